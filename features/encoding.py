@@ -1,0 +1,332 @@
+"""Raw rows to arrays, the same way offline and online.
+
+Every vocabulary keeps index 0 for padding and 1 for missing or unseen values; known values start
+at 2. Training drops values to bucket 1 at random, so the bucket holds a usable average. A missing
+number becomes the median of the training rows. The *item index* used everywhere (tables, FAISS,
+histories) is the row of the item id vocabulary, so every item table has ``items + 2`` rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from configs.errors import ArtifactError, InvalidRequest
+from features.schema import ITEM_ID, USER_ID, FeatureField, FeatureSchema
+
+PADDING = 0
+UNKNOWN = 1
+FIRST_KNOWN = 2
+
+SIGNAL_NEGATIVE = 1
+SIGNAL_POSITIVE = 2
+
+
+class _Rows:
+    """Row operations shared by the two batches."""
+
+    def take(self, rows: np.ndarray):
+        """The rows at the given positions, as a new batch."""
+        return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})  # type: ignore[arg-type]
+
+    def inputs(self) -> dict[str, np.ndarray]:
+        """Model inputs by name; kinds of field that the schema lacks (zero columns) are left out."""
+        named = {f"{self.prefix}{f.name}": getattr(self, f.name) for f in fields(self)}  # type: ignore[attr-defined,arg-type]
+        return {name: array for name, array in named.items() if array.shape[1] > 0}
+
+
+@dataclass(frozen=True)
+class ItemBatch(_Rows):
+    """Encoded items: cat [N, Gc] int32 (column 0 is the item id), num [N, Gn] float32, multi [N, Gm, L] int32."""
+
+    cat: np.ndarray
+    num: np.ndarray
+    multi: np.ndarray
+    prefix = "item_"
+
+    def __len__(self) -> int:
+        return len(self.cat)
+
+
+@dataclass(frozen=True)
+class UserBatch(_Rows):
+    """Encoded users with their request context.
+
+    cat [B, Fc] int32 (column 0 is the user id, then profile, then context), num [B, Fn] float32
+    (standardised), multi [B, Fm, L] int32, history [B, H] int32 item indices, most recent first,
+    padded with 0, signal [B, H] int8 (0 padding, 1 negative, 2 positive or neutral).
+    """
+
+    cat: np.ndarray
+    num: np.ndarray
+    multi: np.ndarray
+    history: np.ndarray
+    signal: np.ndarray
+    prefix = "user_"
+
+    def __len__(self) -> int:
+        return len(self.cat)
+
+    def inputs(self) -> dict[str, np.ndarray]:
+        named = super().inputs()
+        named["history"], named["signal"] = named.pop("user_history"), named.pop("user_signal")
+        return named
+
+    def with_history(self, history: np.ndarray, signal: np.ndarray) -> UserBatch:
+        return UserBatch(self.cat, self.num, self.multi, history, signal)
+
+
+@dataclass(frozen=True)
+class NumericStats:
+    """Train-time statistics of a numeric field; ``median`` stands in for a missing value."""
+
+    median: float
+    mean: float
+    std: float
+
+
+class Vocabulary:
+    """String values to indices; unknown and missing values give `UNKNOWN`."""
+
+    def __init__(self, values: Sequence[str]):
+        self.values = list(values)
+        self._index = {value: row for row, value in enumerate(self.values, FIRST_KNOWN)}
+        if len(self._index) != len(self.values):
+            repeated = [v for v, n in Counter(self.values).items() if n > 1][:3]
+            raise ArtifactError(f"vocabulary holds values twice, for example {repeated}; rebuild the release")
+
+    def __len__(self) -> int:
+        """Rows of an embedding table over this vocabulary."""
+        return len(self.values) + FIRST_KNOWN
+
+    def index(self, value: Any) -> int:
+        return UNKNOWN if value is None else self._index.get(as_token(value), UNKNOWN)
+
+    def indices(self, values: Iterable[Any]) -> np.ndarray:
+        """[n] int32."""
+        return np.fromiter((self.index(v) for v in values), np.int32)
+
+    def value(self, index: int) -> str:
+        """The value at a known index."""
+        assert index >= FIRST_KNOWN
+        return self.values[index - FIRST_KNOWN]
+
+
+def as_token(value: Any) -> str:
+    """The string a categorical value is looked up by: 1, 1.0 and "1" are one value, as are True and "true"."""
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def _vocabulary(columns: Iterable[list[Any]]) -> Vocabulary:
+    """Values by falling frequency, ties by value, so the same data gives the same indices."""
+    counts: Counter[str] = Counter()
+    for column in columns:
+        for value in column:
+            if isinstance(value, list | tuple):
+                counts.update(as_token(v) for v in value if v is not None)
+            elif value is not None:
+                counts[as_token(value)] += 1
+    return Vocabulary([v for v, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))])
+
+
+def _numeric_stats(column: list[Any]) -> NumericStats:
+    known = np.array([v for v in column if v is not None and math.isfinite(v)], np.float64)
+    if not len(known):
+        return NumericStats(0.0, 0.0, 1.0)
+    return NumericStats(float(np.median(known)), float(known.mean()), float(known.std()) or 1.0)
+
+
+def _column(table: pa.Table, name: str) -> list[Any]:
+    return table.column(name).to_pylist() if name in table.column_names else [None] * len(table)
+
+
+class Encoder:
+    """Vocabularies and statistics of one training set, and the encoding they define."""
+
+    def __init__(
+        self,
+        schema: FeatureSchema,
+        user_ids: Vocabulary,
+        item_ids: Vocabulary,
+        vocabularies: Mapping[str, Vocabulary],
+        stats: Mapping[str, NumericStats],
+    ):
+        self.schema = schema
+        self.user_ids = user_ids
+        self.item_ids = item_ids
+        self._vocabularies = dict(vocabularies)
+        self._stats = dict(stats)
+
+    @classmethod
+    def fit(
+        cls, schema: FeatureSchema, users: pa.Table, items: pa.Table, interactions: pa.Table | None = None
+    ) -> Encoder:
+        """Learn vocabularies and statistics.
+
+        Args:
+            users: one row a user, with a ``user_id`` column; ids are kept in table order.
+            items: one row an item, with an ``item_id`` column; ids are kept in table order.
+            interactions: training rows; needed when the schema has context fields.
+        """
+        tables = {"user": users, "item": items, "context": interactions if interactions is not None else users[:0]}
+        vocabularies, stats = {}, {}
+        for field in schema.fields:
+            column = _column(tables[field.entity], field.name)
+            if field.kind == "numeric":
+                stats[_key(field)] = _numeric_stats(column)
+            else:
+                vocabularies[_key(field)] = _vocabulary([column])
+        ids = [Vocabulary(table.column(name).to_pylist()) for table, name in ((users, USER_ID), (items, ITEM_ID))]
+        return cls(schema, ids[0], ids[1], vocabularies, stats)
+
+    def vocabulary(self, field: FeatureField) -> Vocabulary:
+        return self._vocabularies[_key(field)]
+
+    @property
+    def item_rows(self) -> int:
+        """Rows of every item table: items + 2."""
+        return len(self.item_ids)
+
+    def cat_sizes(self, *entities: str) -> list[int]:
+        """Embedding rows of each categorical column of an ItemBatch ("item") or UserBatch ("user", "context")."""
+        ids = self.item_ids if entities[0] == "item" else self.user_ids
+        fields_ = self.schema.of(*entities, kind="categorical")  # type: ignore[arg-type]
+        return [len(ids), *(len(self.vocabulary(f)) for f in fields_)]
+
+    def multi_sizes(self, entity: str) -> list[int]:
+        """Embedding rows of each multi-valued column."""
+        return [len(self.vocabulary(f)) for f in self.schema.of(entity, kind="multi")]  # type: ignore[arg-type]
+
+    def encode_items(self, items: pa.Table) -> ItemBatch:
+        """Encode a table of items, one row each."""
+        columns = {name: _column(items, name) for name in (ITEM_ID, *self.schema.names("item"))}
+        cat, num, multi = self._encode(columns, len(items), ITEM_ID, self.item_ids, ("item",))
+        return ItemBatch(cat, num, multi)
+
+    def item_table(self, items: pa.Table) -> ItemBatch:
+        """Encode the catalogue as a table by item index, [items + 2] rows; the two first rows are imputed."""
+        blank = pa.table({ITEM_ID: pa.nulls(FIRST_KNOWN, pa.string())})
+        batch = self.encode_items(pa.concat_tables([blank, items], promote_options="default"))
+        batch.cat[PADDING] = PADDING
+        return batch
+
+    def encode_users(self, rows: Sequence[Mapping[str, Any]]) -> UserBatch:
+        """Encode profiles with context; each row maps field names (and ``user_id``) to raw values.
+
+        The batch has empty histories; add them with `UserBatch.with_history`.
+
+        Raises:
+            InvalidRequest: a numeric field holds something that is not a number; names field and row.
+        """
+        names = (USER_ID, *self.schema.names("user"), *self.schema.names("context"))
+        columns = {name: [row.get(name) for row in rows] for name in names}
+        cat, num, multi = self._encode(columns, len(rows), USER_ID, self.user_ids, ("user", "context"))
+        return UserBatch(cat, num, multi, *self.encode_histories([()] * len(rows), [()] * len(rows)))
+
+    def encode_histories(
+        self, item_ids: Sequence[Sequence[str]], values: Sequence[Sequence[float]]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Histories to (history [B, H] int32, signal [B, H] int8); each most recent first, cut to H.
+
+        A value that is missing (NaN) counts as positive; items outside the catalogue are left out.
+        """
+        length = self.schema.history.length
+        history = np.zeros((len(item_ids), length), np.int32)
+        signal = np.zeros((len(item_ids), length), np.int8)
+        for row, (ids, marks) in enumerate(zip(item_ids, values, strict=True)):
+            indices = self.item_ids.indices(ids)
+            known = np.flatnonzero(indices >= FIRST_KNOWN)[:length]
+            history[row, : len(known)] = indices[known]
+            signal[row, : len(known)] = self.signals(np.asarray(marks, np.float64)[known])
+        return history, signal
+
+    def signals(self, values: np.ndarray) -> np.ndarray:
+        """Interaction values [n] float to signals [n] int8."""
+        threshold = self.schema.history.positive_at
+        if threshold is None:
+            return np.full(len(values), SIGNAL_POSITIVE, np.int8)
+        return np.where(values < threshold, SIGNAL_NEGATIVE, SIGNAL_POSITIVE).astype(np.int8)
+
+    def _encode(
+        self, columns: Mapping[str, list[Any]], rows: int, id_name: str, ids: Vocabulary, entities: tuple[str, ...]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        schema = self.schema
+        cat = [ids.indices(columns[id_name])]
+        cat += [self.vocabulary(f).indices(columns[f.name]) for f in schema.of(*entities, kind="categorical")]  # type: ignore[arg-type]
+        num = [self._numbers(f, columns[f.name]) for f in schema.of(*entities, kind="numeric")]  # type: ignore[arg-type]
+        multis = schema.of(entities[0], kind="multi")  # type: ignore[arg-type]
+        multi = np.zeros((rows, len(multis), max((f.max_values for f in multis), default=1)), np.int32)
+        for position, field in enumerate(multis):
+            self._fill_multi(multi[:, position], field, columns[field.name])
+        return np.stack(cat, 1), np.stack(num, 1) if num else np.zeros((rows, 0), np.float32), multi
+
+    def _numbers(self, field: FeatureField, column: list[Any]) -> np.ndarray:
+        stats = self._stats[_key(field)]
+        out = np.empty(len(column), np.float32)
+        for row, value in enumerate(column):
+            number = _number(field.name, row, value)
+            out[row] = ((stats.median if number is None else number) - stats.mean) / stats.std
+        return out
+
+    def _fill_multi(self, out: np.ndarray, field: FeatureField, column: list[Any]) -> None:
+        vocabulary = self.vocabulary(field)
+        for row, value in enumerate(column):
+            tokens = [value] if isinstance(value, str) else (value or [None])
+            indices = vocabulary.indices(tokens[: field.max_values])
+            out[row, : len(indices)] = indices
+
+    def save(self, path: Path) -> None:
+        """Write as one JSON file."""
+        path.write_bytes(
+            orjson.dumps(
+                {
+                    "schema": self.schema.model_dump(),
+                    "user_ids": self.user_ids.values,
+                    "item_ids": self.item_ids.values,
+                    "vocabularies": {name: v.values for name, v in self._vocabularies.items()},
+                    "stats": {name: [s.median, s.mean, s.std] for name, s in self._stats.items()},
+                }
+            )
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> Encoder:
+        """Raises ArtifactError when the file is not an encoder."""
+        try:
+            raw = orjson.loads(path.read_bytes())
+            return cls(
+                FeatureSchema.model_validate(raw["schema"]),
+                Vocabulary(raw["user_ids"]),
+                Vocabulary(raw["item_ids"]),
+                {name: Vocabulary(values) for name, values in raw["vocabularies"].items()},
+                {name: NumericStats(*values) for name, values in raw["stats"].items()},
+            )
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise ArtifactError(f"{path}: not a readable encoder ({error}); rebuild the release") from error
+
+
+def _key(field: FeatureField) -> str:
+    return f"{field.entity}.{field.name}"
+
+
+def _number(name: str, row: int, value: Any) -> float | None:
+    """A finite number, or None when missing."""
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InvalidRequest(f"{name} (row {row}): {value!r} is not a number; send a number or leave it out", name) from None
+    return number if math.isfinite(number) else None
