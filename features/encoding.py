@@ -29,6 +29,8 @@ FIRST_KNOWN = 2
 SIGNAL_NEGATIVE = 1
 SIGNAL_POSITIVE = 2
 
+_NO_EVENTS = np.zeros(0, np.int32)
+
 
 class _Rows:
     """Row operations shared by the two batches."""
@@ -233,23 +235,24 @@ class Encoder:
         names = (USER_ID, *self.schema.names("user"), *self.schema.names("context"))
         columns = {name: [row.get(name) for row in rows] for name in names}
         cat, num, multi = self._encode(columns, len(rows), USER_ID, self.user_ids, ("user", "context"))
-        return UserBatch(cat, num, multi, *self.encode_histories([()] * len(rows), [()] * len(rows)))
+        return UserBatch(cat, num, multi, *self.encode_histories([_NO_EVENTS] * len(rows), [_NO_EVENTS] * len(rows)))
 
     def encode_histories(
-        self, item_ids: Sequence[Sequence[str]], values: Sequence[Sequence[float]]
+        self, items: Sequence[np.ndarray], values: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Histories to (history [B, H] int32, signal [B, H] int8); each most recent first, cut to H.
+        """Pack histories into (history [B, H] int32, signal [B, H] int8), cut to the H most recent.
 
-        A value that is missing (NaN) counts as positive; items outside the catalogue are left out.
+        Args:
+            items: per user, item indices [n] most recent first; those outside the catalogue are left out.
+            values: per user, interaction values [n]; NaN, a missing one, counts as positive.
         """
         length = self.schema.history.length
-        history = np.zeros((len(item_ids), length), np.int32)
-        signal = np.zeros((len(item_ids), length), np.int8)
-        for row, (ids, marks) in enumerate(zip(item_ids, values, strict=True)):
-            indices = self.item_ids.indices(ids)
+        history = np.zeros((len(items), length), np.int32)
+        signal = np.zeros((len(items), length), np.int8)
+        for row, (indices, marks) in enumerate(zip(items, values, strict=True)):
             known = np.flatnonzero(indices >= FIRST_KNOWN)[:length]
             history[row, : len(known)] = indices[known]
-            signal[row, : len(known)] = self.signals(np.asarray(marks, np.float64)[known])
+            signal[row, : len(known)] = self.signals(marks[known])
         return history, signal
 
     def signals(self, values: np.ndarray) -> np.ndarray:

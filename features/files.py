@@ -22,7 +22,7 @@ def atomic_directory(target: Path) -> Iterator[Path]:
     scratch.mkdir()
     try:
         yield scratch
-        _sync_tree(scratch)
+        sync_tree(scratch)
         if target.exists():
             old = target.parent / f".{target.name}.{uuid.uuid4().hex}.old"
             target.rename(old)
@@ -46,7 +46,8 @@ def write_atomically(target: Path, content: bytes) -> None:
         scratch.unlink(missing_ok=True)
 
 
-def _sync_tree(folder: Path) -> None:
+def sync_tree(folder: Path) -> None:
+    """Flush a folder and all below it to the disk."""
     for path in [folder, *folder.rglob("*")]:
         _sync(path)
 

@@ -59,7 +59,8 @@ class FeatureSchema(BaseModel):
 
     @model_validator(mode="after")
     def _check(self) -> FeatureSchema:
-        names = [(field.entity, field.name) for field in self.fields]
+        # User and context fields share one row when a request is encoded, so they share a namespace.
+        names = [("item" if field.entity == "item" else "user", field.name) for field in self.fields]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"fields declared twice: {twice}; keep one of each")

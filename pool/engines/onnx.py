@@ -1,0 +1,50 @@
+"""ONNX Runtime as an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+
+from configs.errors import ArtifactError
+
+PROVIDERS = {
+    "cpu": ("CPUExecutionProvider",),
+    "gpu": ("CUDAExecutionProvider", "CPUExecutionProvider"),
+    "npu": ("CANNExecutionProvider", "CPUExecutionProvider"),
+}
+"""Execution providers by tier, in order of preference; those this build of ONNX Runtime lacks are passed over."""
+
+
+class OnnxEngine:
+    """One loaded ONNX model.
+
+    Args:
+        path: the model file.
+        threads: cores one call may use; more than the slice has slows its neighbours.
+        tier: where to run; see `PROVIDERS`.
+    Raises:
+        ArtifactError: the file is missing or is no model.
+    """
+
+    def __init__(self, path: Path, threads: int = 1, tier: str = "cpu"):
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        # Spinning workers would take the core from other replicas between calls.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.log_severity_level = 3
+        available = [p for p in PROVIDERS[tier] if p in ort.get_available_providers()]
+        try:
+            self._session = ort.InferenceSession(str(path), options, providers=available)
+        except Exception as error:  # the runtime raises its own pybind classes for each kind of bad file
+            raise ArtifactError(f"{path}: not a model ONNX Runtime can load ({error})") from error
+        self.input_types = {node.name: node.type for node in self._session.get_inputs()}
+        self.output_names = [node.name for node in self._session.get_outputs()]
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs by name; inputs that the model does not declare are ignored."""
+        fed = {name: inputs[name] for name in self.input_types}
+        return dict(zip(self.output_names, self._session.run(None, fed), strict=True))

@@ -1,0 +1,189 @@
+"""The funnel as plain Python: features → recall → coarse rank → fine rank → post-processing.
+
+It works on batches of requests. Stages are callables (`serving.types.StageCaller`): a local
+implementation or a handle to another process; the cascade does not know which. A stage that fails
+or would come late is done without and named in the reply; see `serving.degradation` for the order
+in which quality is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from configs.errors import RecpoolError
+from configs.settings import RankingSettings, RecallSettings
+from features.encoding import UserBatch
+from ranking.objectives import combine
+from serving.degradation import StageCosts
+from serving.hydration import Hydrated, Hydrator
+from serving.post import STAGE as POST
+from serving.post import Ranked, choose_slate
+from serving.preparation import Row
+from serving.release import Release
+from serving.types import Candidates, RankQuery, RecallQuery, SimilarQuery, Slate, StageCaller
+
+log = logging.getLogger("recpool.cascade")
+
+
+class Cascade:
+    """One release's funnel.
+
+    Args:
+        stages: callers of ``recall``, ``coarse`` and ``fine``.
+        clock: monotonic seconds, the scale of `Row.deadline_s`.
+        wall: seconds since 1970, for eligibility and staleness.
+    """
+
+    def __init__(
+        self,
+        release: Release,
+        stages: Mapping[str, StageCaller],
+        hydrator: Hydrator,
+        recall: RecallSettings,
+        ranking: RankingSettings,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ):
+        self.release = release
+        self._stages = stages
+        self._hydrator = hydrator
+        self._recall = recall
+        self._ranking = ranking
+        self._clock = clock
+        self._wall = wall
+        self._costs = StageCosts()
+
+    async def recommend(self, rows: Sequence[Row]) -> list[Slate]:
+        """The best items of the catalogue for each row, inside each row's deadline."""
+        now_s = self._wall()
+        hydrated = await self._timed("features", rows, self._hydrator.hydrate(rows, now_s))
+        excluded = [
+            np.concatenate([row.excluded, seen]) if row.exclude_seen else row.excluded
+            for row, seen in zip(rows, hydrated.seen, strict=True)
+        ]
+        query = RecallQuery(
+            self.release.version, hydrated.users, _padded(excluded), tuple(row.filter for row in rows), now_s
+        )
+        found = await self._recall_or_popular(rows, query)
+        coarse = await self._rank("coarse", rows, hydrated.users, found.items)
+        ranked = self._in_order(Ranked.of(found), coarse)
+        fine = await self._rank("fine", rows, hydrated.users, ranked.items[:, : self._ranking.coarse_keep])
+        return self._slates(rows, self._in_order(ranked, fine), excluded, now_s)
+
+    async def rank(self, rows: Sequence[Row]) -> list[Slate]:
+        """Each row's own items, best first; all of them are returned."""
+        hydrated = await self._timed("features", rows, self._hydrator.hydrate(rows, self._wall()))
+        items = _padded([row.items for row in rows])
+        objectives = await self._rank("fine", rows, hydrated.users, items)
+        if objectives is None:
+            objectives = await self._rank("coarse", rows, hydrated.users, items)
+        given = Ranked(items, np.full(items.shape, np.nan, np.float32), np.zeros(items.shape, np.uint8))
+        ranked = self._in_order(given, objectives)
+        return [ranked.row(i).slate(row.k, row.trace) for i, row in enumerate(rows)]
+
+    async def similar(self, rows: Sequence[Row]) -> list[Slate]:
+        """Items like each row's seeds."""
+        now_s = self._wall()
+        excluded = [row.excluded for row in rows]
+        query = SimilarQuery(
+            self.release.version,
+            _padded([row.seeds for row in rows]),
+            max(row.k for row in rows),
+            _padded(excluded),
+            tuple(row.filter for row in rows),
+            now_s,
+        )
+        found = await self._recall_or_popular(rows, query)
+        return self._slates(rows, Ranked.of(found), excluded, now_s)
+
+    async def _recall_or_popular(self, rows: Sequence[Row], query: RecallQuery | SimilarQuery) -> Candidates:
+        found = await self._call("recall", rows, query, 1)
+        if found is None:
+            return self.release.popular_candidates(len(rows), self._recall.candidates)
+        for row, items in zip(rows, found.items, strict=True):
+            row.trace.counts["recalled"] = int(np.count_nonzero(items))
+            for source, reason in found.failed:
+                row.trace.degrade(f"recall.{source}", reason)
+        return found
+
+    async def _rank(self, stage: str, rows: Sequence[Row], users: UserBatch, items: np.ndarray) -> np.ndarray | None:
+        """Objectives [B, C', O] of the first C' ≤ C candidates the deadline leaves time for, or None."""
+        if not items.any():
+            return None
+        fitting = self._costs.affordable(stage, items.shape[1], self._remaining_ms(rows))
+        if fitting == 0:
+            self._degrade(rows, stage, "skipped_for_deadline")
+            return None
+        if fitting < items.shape[1]:
+            self._degrade(rows, stage, "fewer_candidates")
+        query = RankQuery(self.release.version, users, np.ascontiguousarray(items[:, :fitting]))
+        return await self._call(stage, rows, query, fitting)
+
+    async def _call(self, stage: str, rows: Sequence[Row], query: Any, candidates: int) -> Any | None:
+        """A stage's answer, or None when it failed or was late; never raises for the stage's sake."""
+        timeout_s = self._remaining_ms(rows) / 1000
+        try:
+            if timeout_s <= 0:
+                raise TimeoutError
+            call = asyncio.wait_for(self._stages[stage](query, timeout_s), timeout_s)
+            answer = await self._timed(stage, rows, call)
+        except TimeoutError:
+            self._degrade(rows, stage, "timeout")
+            return None
+        except Exception as error:  # an engine or a handle may raise anything; the request outlives it
+            log.warning("stage %s failed", stage, exc_info=error)
+            self._degrade(rows, stage, type(error).__name__ if isinstance(error, RecpoolError) else "failed")
+            return None
+        for row in rows:
+            row.trace.counts[stage] = candidates
+        return answer
+
+    async def _timed(self, stage: str, rows: Sequence[Row], work: Any) -> Any:
+        started = self._clock()
+        try:
+            return await work
+        finally:
+            took_ms = (self._clock() - started) * 1000
+            self._costs.observe(stage, took_ms)
+            for row in rows:
+                row.trace.timings_ms[stage] = round(took_ms, 3)
+
+    def _in_order(self, ranked: Ranked, objectives: np.ndarray | None) -> Ranked:
+        """Candidates by the stage's weighted objectives; without them the order stays."""
+        if objectives is None:
+            return ranked
+        return ranked.reordered(combine(objectives, self.release.objectives, self._ranking.weights), objectives)
+
+    def _slates(
+        self, rows: Sequence[Row], ranked: Ranked, excluded: Sequence[np.ndarray], now_s: float
+    ) -> list[Slate]:
+        started = self._clock()
+        slates = [
+            choose_slate(row, ranked.row(i), excluded[i], self.release, self._ranking, now_s)
+            for i, row in enumerate(rows)
+        ]
+        for row in rows:
+            row.trace.timings_ms[POST] = round((self._clock() - started) * 1000, 3)
+        return slates
+
+    def _remaining_ms(self, rows: Sequence[Row]) -> float:
+        return (min(row.deadline_s for row in rows) - self._clock()) * 1000
+
+    @staticmethod
+    def _degrade(rows: Sequence[Row], stage: str, reason: str) -> None:
+        for row in rows:
+            row.trace.degrade(stage, reason)
+
+
+def _padded(lists: Sequence[np.ndarray]) -> np.ndarray:
+    """[B, max n] int32, padded with 0."""
+    out = np.zeros((len(lists), max((len(x) for x in lists), default=0)), np.int32)
+    for row, values in enumerate(lists):
+        out[row, : len(values)] = values
+    return out

@@ -1,0 +1,84 @@
+"""The features stage: user rows and histories from the store, encoded as one batch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import numpy as np
+
+from configs.errors import Unavailable
+from configs.settings import StoreSettings
+from features.encoding import FIRST_KNOWN, Encoder, UserBatch
+from features.schema import USER_ID
+from features.store import FeatureStore, UserRecord
+from serving.preparation import Row
+
+STAGE = "features"
+_NOTHING = np.zeros(0, np.int32)
+
+
+@dataclass(frozen=True)
+class Hydrated:
+    """Encoded users and, per row, the item indices [n] int32 the user has interacted with."""
+
+    users: UserBatch
+    seen: list[np.ndarray]
+
+
+class Hydrator:
+    """Reads the store once per batch. A user that is absent, or a store that is down or late, is
+    imputed and flagged, never raised."""
+
+    def __init__(self, store: FeatureStore, encoder: Encoder, settings: StoreSettings, executor: Executor):
+        self._store = store
+        self._encoder = encoder
+        self._settings = settings
+        self._executor = executor
+
+    async def hydrate(self, rows: Sequence[Row], now_s: float) -> Hydrated:
+        """Encode rows [B]; ``now_s`` in seconds since 1970 decides what is stale."""
+        records = await self._fetch(rows)
+        fields = [self._fields(row, record, now_s) for row, record in zip(rows, records, strict=True)]
+        seen = [self._encoder.item_ids.indices(record.items) if record else _NOTHING for record in records]
+        values = [np.asarray(record.values, np.float64) if record else _NOTHING for record in records]
+        history, signal = self._encoder.encode_histories(
+            [np.concatenate([row.seeds, items]) for row, items in zip(rows, seen, strict=True)],
+            # Seeds stand in front as liked items: a missing value counts as positive.
+            [np.concatenate([np.full(len(row.seeds), np.nan), v]) for row, v in zip(rows, values, strict=True)],
+        )
+        users = self._encoder.encode_users(fields).with_history(history, signal)
+        return Hydrated(users, [s[s >= FIRST_KNOWN] for s in seen])
+
+    async def _fetch(self, rows: Sequence[Row]) -> list[UserRecord | None]:
+        named = [row for row in rows if row.user_id is not None]
+        if not named:
+            return [None] * len(rows)
+        found = await self._fetch_named(named)
+        records = dict(zip((row.user_id for row in named), found, strict=True))
+        return [records.get(row.user_id) for row in rows]
+
+    async def _fetch_named(self, rows: Sequence[Row]) -> list[UserRecord | None]:
+        loop = asyncio.get_running_loop()
+        call = loop.run_in_executor(self._executor, self._store.fetch, [row.user_id for row in rows])
+        try:
+            records = await asyncio.wait_for(call, self._settings.timeout_ms / 1000)
+        except (TimeoutError, Unavailable) as error:
+            reason = "store_timeout" if isinstance(error, TimeoutError) else "store_unavailable"
+            for row in rows:
+                row.trace.degrade(STAGE, reason)
+            return [None] * len(rows)
+        for row, record in zip(rows, records, strict=True):
+            if record is None:
+                row.trace.degrade(STAGE, "user_unknown")
+        return records
+
+    def _fields(self, row: Row, record: UserRecord | None, now_s: float) -> dict:
+        limit = self._settings.stale_after_s
+        stored = dict(record.features) if record else {}
+        if record and limit is not None and now_s - record.updated_at_s > limit:
+            row.trace.degrade(STAGE, "profile_stale")
+            stored = {}
+        return {**stored, **row.features, USER_ID: row.user_id}

@@ -1,0 +1,99 @@
+"""A loaded release: what the gateway needs of it. Stages load their own parts from the same folder.
+
+    encoder.json        schema, vocabularies, statistics
+    items.parquet       the catalogue, in item-index order
+    popular.npy         [n] int32 item indices, most popular first: the last rung of degradation
+    recall/             index, item vectors, neighbours, segments (written by `recall`)
+    ranking/            item states, training state (written by `ranking`)
+    models/<name>/1/model.onnx
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from configs.errors import ArtifactError
+from features.catalogue import Catalogue
+from features.encoding import FIRST_KNOWN, Encoder
+from pool.repository import Manifest, ReleaseRepository
+from serving.cursor import item_hashes
+from serving.types import Candidates
+
+
+@dataclass(frozen=True)
+class Release:
+    """Everything a request touches comes from one of these."""
+
+    folder: Path
+    manifest: Manifest
+    encoder: Encoder
+    catalogue: Catalogue
+    popular: np.ndarray
+
+    @classmethod
+    def load(cls, repository: ReleaseRepository, version: str) -> Release:
+        """Verify and load.
+
+        Raises:
+            NotFound: no such version.
+            ArtifactError: a file is missing, damaged or does not fit the others; names it.
+        """
+        manifest = repository.verify(version)
+        folder = repository.path(version)
+        encoder = Encoder.load(folder / "encoder.json")
+        items = pq.read_table(folder / "items.parquet")
+        popular = np.load(folder / "popular.npy", allow_pickle=False)
+        _check_sizes(version, manifest, encoder, len(items), popular)
+        return cls(folder, manifest, encoder, Catalogue(items, encoder), popular)
+
+    @property
+    def version(self) -> str:
+        return self.manifest.version
+
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        return self.manifest.objectives
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """What a reply says of where it came from."""
+        return {"release": self.version, "dataset": self.manifest.dataset, "recipe": self.manifest.recipe}
+
+    def popular_candidates(self, rows: int, count: int) -> Candidates:
+        """The most popular items for each of ``rows`` users, as if recall had found them; sources are 0."""
+        items = np.broadcast_to(self.popular[:count], (rows, min(count, len(self.popular))))
+        scores = np.broadcast_to(-np.arange(items.shape[1], dtype=np.float32), items.shape)
+        return Candidates(items, scores, np.zeros(items.shape, np.uint8))
+
+    def ids(self, items: np.ndarray) -> list[str]:
+        """External ids of item indices [n]."""
+        return [self.encoder.item_ids.value(i) for i in items.tolist()]
+
+    def items_with_hash(self, hashes: np.ndarray) -> np.ndarray:
+        """Item indices [n] int32 whose cursor hash is among ``hashes``."""
+        if not len(hashes):
+            return np.zeros(0, np.int32)
+        order, known = self._hash_order
+        places = np.searchsorted(known, hashes)
+        found = places[known[np.minimum(places, len(known) - 1)] == hashes]
+        return order[found].astype(np.int32)
+
+    @cached_property
+    def _hash_order(self) -> tuple[np.ndarray, np.ndarray]:
+        hashes = item_hashes(self.encoder.item_ids.values)
+        order = np.argsort(hashes, kind="stable")
+        return order + FIRST_KNOWN, hashes[order]
+
+
+def _check_sizes(version: str, manifest: Manifest, encoder: Encoder, items: int, popular: Sequence[int]) -> None:
+    for name, found in (("encoder.json", len(encoder.item_ids.values)), ("items.parquet", items)):
+        if found != manifest.items:
+            raise ArtifactError(f"release {version}: {name} has {found} items, the manifest {manifest.items}")
+    if len(popular) and int(max(popular)) >= manifest.items + FIRST_KNOWN:
+        raise ArtifactError(f"release {version}: popular.npy points past the catalogue's {manifest.items} items")

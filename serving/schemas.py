@@ -1,0 +1,166 @@
+"""The HTTP contract: requests as they are validated, replies as they are documented.
+
+Validation refuses what it cannot serve, by name; nothing is clamped silently.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+
+MAX_K = 500
+MAX_IDS = 1_000
+MAX_SEEDS = 100
+MAX_FIELDS = 64
+MAX_TIMEOUT_MS = 60_000
+MAX_CURSOR = 16_384
+
+
+def _encodable(text: str) -> str:
+    """Lone surrogates pass JSON but cannot be written as UTF-8 again."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ValueError("holds a lone surrogate; send well-formed Unicode") from None
+    return text
+
+
+Text = Annotated[StrictStr, AfterValidator(_encodable)]
+Id = Annotated[Text, Field(min_length=1, max_length=1_024)]
+Name = Annotated[Text, Field(min_length=1, max_length=128)]
+ShortText = Annotated[Text, Field(max_length=1_024)]
+Number = Annotated[StrictFloat, Field(allow_inf_nan=False)]
+Scalar = ShortText | StrictBool | Annotated[StrictInt, Field(ge=-(2**53), le=2**53)] | Number | None
+FeatureValue = Scalar | Annotated[list[ShortText], Field(max_length=256)]
+Timeout = Annotated[
+    StrictFloat | StrictInt,
+    Field(gt=0, le=MAX_TIMEOUT_MS, description="milliseconds until the caller gives up; the service's default when absent"),
+]
+Filter = Annotated[
+    Text,
+    Field(
+        max_length=1_024,
+        description='a boolean expression over item fields, such as `release_year >= 1990 and "Comedy" in genre`',
+        examples=["release_year >= 1990"],
+    ),
+]
+
+
+class _Contract(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _UserRequest(_Contract):
+    user_id: Id | None = Field(None, description="absent for an anonymous user")
+    scene: Name | None = Field(None, description="where the slate is shown, such as `home` or `cart`")
+    context: dict[Name, Scalar] = Field(default={}, max_length=MAX_FIELDS, description="context fields of the schema")
+    user_features: dict[Name, FeatureValue] = Field(
+        default={}, max_length=MAX_FIELDS, description="user fields that take precedence over the stored ones"
+    )
+    timeout_ms: Timeout | None = None
+    debug: StrictBool = Field(False, description="add stage timings, counts and removals to the reply")
+
+
+class RecommendRequest(_UserRequest):
+    """Ask for the best items of the whole catalogue."""
+
+    k: StrictInt | None = Field(None, ge=1, le=MAX_K, description="items wanted")
+    cursor: Annotated[StrictStr, Field(max_length=MAX_CURSOR)] | None = Field(
+        None, description="`next_cursor` of the page before; no item of an earlier page is given again"
+    )
+    seed_item_ids: list[Id] = Field(default=[], max_length=MAX_SEEDS, description="items to start from, most recent first")
+    exclude_item_ids: list[Id] = Field(default=[], max_length=MAX_IDS, description="items never to return")
+    filter: Filter | None = None
+    exclude_seen: StrictBool = Field(True, description="leave out items the user has interacted with")
+    dry_run: StrictBool = Field(False, description="answer without recording an impression")
+
+
+class RankRequest(_UserRequest):
+    """Order the caller's own items."""
+
+    item_ids: list[Id] = Field(min_length=1, max_length=MAX_IDS)
+
+
+class SimilarRequest(_Contract):
+    """Ask for items like the given ones."""
+
+    item_ids: list[Id] = Field(min_length=1, max_length=MAX_SEEDS)
+    k: StrictInt | None = Field(None, ge=1, le=MAX_K)
+    exclude_item_ids: list[Id] = Field(default=[], max_length=MAX_IDS)
+    filter: Filter | None = None
+    timeout_ms: Timeout | None = None
+
+
+class Item(BaseModel):
+    """One recommended item."""
+
+    id: str
+    score: float | None = Field(description="higher is better; comparable within one reply; null when nothing ranked it")
+    source: str = Field(description="the recall source that ranked it highest, or `request` for the caller's own items")
+    reasons: list[str] = Field(default=[], description="why it was considered, one sentence a source")
+    metadata: dict[str, Any] = {}
+
+
+class Degradation(BaseModel):
+    """A part of the answer that fell short, and why, in words a machine can match."""
+
+    stage: str
+    reason: str
+
+
+class Debug(BaseModel):
+    """What happened inside, for one request."""
+
+    timings_ms: dict[str, float]
+    counts: dict[str, int]
+    removed: dict[str, int]
+    objectives: dict[str, dict[str, float | None]] = Field(
+        default={}, description="fine rank's objectives by item id"
+    )
+
+
+class Reply(BaseModel):
+    """What every recommending route answers."""
+
+    recommendation_id: str
+    items: list[Item]
+    returned: int
+    next_cursor: str | None = Field(None, description="send as `cursor` for the next page; null when there is none")
+    unknown_item_ids: list[str] = Field(default=[], description="ids of the request that the release does not hold")
+    degraded: list[Degradation]
+    versions: dict[str, str]
+    took_ms: float
+    debug: Debug | None = None
+
+
+class ErrorBody(BaseModel):
+    type: str
+    message: str
+    field: str | None = None
+
+
+class ErrorReply(BaseModel):
+    """What every refusal and failure answers."""
+
+    error: ErrorBody
+
+
+class Health(BaseModel):
+    status: str
+    reason: str | None = None
+
+
+class Status(BaseModel):
+    """What runs here."""
+
+    ready: bool
+    versions: dict[str, str]
+    items: int
+    users: int
+    objectives: list[str]
+    plan: dict[str, str] = Field(description="where each stage runs: `fused` or `handle`")
+    uptime_s: float
+    requests: int
+    degraded: int
+    errors: int

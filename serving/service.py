@@ -1,0 +1,157 @@
+"""The service: one live release with its cascade, swapped whole, and the routes' work as plain methods."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from configs.errors import RecpoolError, Unavailable
+from configs.settings import STAGES, Settings
+from features.event_log import BackgroundWriter, open_event_log
+from features.store import open_store
+from pool.repository import ReleaseRepository
+from serving.cascade import Cascade
+from serving.hydration import Hydrator
+from serving.preparation import Row, prepare_rank, prepare_recommend, prepare_similar
+from serving.release import Release
+from serving.replies import build_reply, impression
+from serving.schemas import RankRequest, RecommendRequest, SimilarRequest
+from serving.stages import load_stage
+from serving.types import Slate, StageCaller
+
+REPLY_RESERVE_MS = 3.0
+"""Kept back from every deadline for building and sending the reply."""
+
+
+@dataclass(frozen=True)
+class _Live:
+    release: Release
+    cascade: Cascade
+
+
+class Service:
+    """Everything a gateway replica does, without HTTP and without Ray.
+
+    Args:
+        stages: callers of the stages that run elsewhere; the others run here.
+    """
+
+    def __init__(self, settings: Settings, stages: Mapping[str, StageCaller] | None = None):
+        self._settings = settings
+        self._remote = dict(stages or {})
+        self._repository = ReleaseRepository(settings.releases_folder)
+        self._executor = ThreadPoolExecutor(max_workers=8, thread_name_prefix="stage")
+        self._store = open_store(settings.store, settings.store_folder)
+        self._impressions = BackgroundWriter(open_event_log(settings.event_log_file))
+        self._live: _Live | None = None
+        self._why_not_ready = "no release is loaded yet"
+        self._started_s = time.time()
+        self._counts = {"requests": 0, "degraded": 0, "errors": 0}
+
+    @property
+    def ready(self) -> bool:
+        return self._live is not None
+
+    @property
+    def why_not_ready(self) -> str | None:
+        return None if self.ready else self._why_not_ready
+
+    async def start(self) -> None:
+        """Load the champion. With none published the service starts all the same and says it is not ready."""
+        try:
+            await self.load(None)
+        except RecpoolError as error:
+            self._why_not_ready = error.message
+
+    async def load(self, version: str | None) -> str:
+        """Make a version (None: the champion) the live one; the running one stays when this fails.
+
+        Raises:
+            NotFound, ArtifactError: as `Release.load`; Unavailable: nothing was ever promoted.
+        """
+        version = version or self._repository.champion()
+        if version is None:
+            raise Unavailable("no release has been promoted; run `recpool train`")
+        if self._live is None or self._live.release.version != version:
+            self._live = await asyncio.get_running_loop().run_in_executor(self._executor, self._build, version)
+        return version
+
+    def _build(self, version: str) -> _Live:
+        release = Release.load(self._repository, version)
+        settings = self._settings
+        stages = {
+            name: self._remote.get(name) or load_stage(name, release.folder, release.encoder, release.catalogue, settings, self._executor)
+            for name in STAGES
+        }  # fmt: skip
+        hydrator = Hydrator(self._store, release.encoder, settings.store, self._executor)
+        return _Live(release, Cascade(release, stages, hydrator, settings.recall, settings.ranking))
+
+    async def close(self) -> None:
+        self._impressions.close()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._store.close()
+
+    async def recommend(self, request: RecommendRequest) -> dict[str, Any]:
+        """Reply to a recommend request; see `serving.schemas.Reply`.
+
+        Raises:
+            InvalidRequest: a field is wrong. Unavailable: not ready.
+        """
+        started, live = time.monotonic(), self._require_live()
+        row = prepare_recommend(request, live.release, self._settings.serving.default_k, self._deadline(request, started))
+        reply = await self._answer(live, live.cascade.recommend, row, started, request.debug)
+        if not request.dry_run:
+            self._impressions.put(impression(reply, row, request.scene, time.time()))
+        return reply
+
+    async def rank(self, request: RankRequest) -> dict[str, Any]:
+        """Order the caller's own items; unknown ones come last, without a score."""
+        started, live = time.monotonic(), self._require_live()
+        row = prepare_rank(request, live.release, self._deadline(request, started))
+        return await self._answer(live, live.cascade.rank, row, started, request.debug)
+
+    async def similar(self, request: SimilarRequest) -> dict[str, Any]:
+        """Items like the given ones."""
+        started, live = time.monotonic(), self._require_live()
+        row = prepare_similar(request, live.release, self._settings.serving.default_k, self._deadline(request, started))
+        return await self._answer(live, live.cascade.similar, row, started, debug=False)
+
+    def status(self) -> dict[str, Any]:
+        """What runs here; see `serving.schemas.Status`."""
+        release = self._live.release if self._live else None
+        return {
+            "ready": self.ready,
+            "versions": release.versions if release else {},
+            "items": release.manifest.items if release else 0,
+            "users": release.manifest.users if release else 0,
+            "objectives": list(release.objectives) if release else [],
+            "plan": {name: "handle" if name in self._remote else "fused" for name in STAGES},
+            "uptime_s": round(time.time() - self._started_s, 3),
+            **self._counts,
+        }
+
+    async def _answer(
+        self, live: _Live, run: Callable[[list[Row]], Awaitable[list[Slate]]], row: Row, started: float, debug: bool
+    ) -> dict[str, Any]:
+        self._counts["requests"] += 1
+        try:
+            [slate] = await run([row])
+            reply = build_reply(row, slate, live.release, started, time.monotonic(), debug)
+        except Exception:
+            self._counts["errors"] += 1
+            raise
+        self._counts["degraded"] += bool(reply["degraded"])
+        return reply
+
+    def _require_live(self) -> _Live:
+        if self._live is None:
+            raise Unavailable(f"not ready: {self._why_not_ready}")
+        return self._live
+
+    def _deadline(self, request: RecommendRequest | RankRequest | SimilarRequest, started: float) -> float:
+        timeout_ms = request.timeout_ms or self._settings.serving.default_timeout_ms
+        return started + (timeout_ms - REPLY_RESERVE_MS) / 1000
