@@ -18,6 +18,8 @@ from configs.errors import ConfigError
 PROFILES = Path(__file__).parent / "profiles"
 STAGES = ("recall", "coarse", "fine")
 """Stages that can be called over a handle; features and post-processing stay in the gateway."""
+SOURCES = ("ann", "item_to_item", "popular", "fresh")
+"""Recall sources; the place of each is its bit in provenance masks."""
 
 
 class _Branch(BaseModel):
@@ -29,7 +31,9 @@ class StoreSettings(_Branch):
 
     kind: Literal["embedded", "redis"] = Field("embedded", description="embedded: memory-mapped file on this host")
     redis_url: str = Field("redis://127.0.0.1:6379/0", description="used when kind is redis")
-    ttl_s: float | None = Field(None, gt=0, description="seconds after which an untouched row is dropped; absent: never")
+    ttl_s: float | None = Field(
+        None, gt=0, description="seconds after which an untouched row is dropped; absent: never"
+    )
     stale_after_s: float | None = Field(
         None, gt=0, description="seconds after which a profile counts as stale and is imputed; absent: never"
     )
@@ -70,7 +74,8 @@ class RankingSettings(_Branch):
         description="weight of each objective in the final score; an objective the release lacks is ignored",
     )
     caps: dict[str, int] = Field(
-        default_factory=dict, description="most items a slate may hold with one value of an item field, by field name"
+        default_factory=dict,
+        description="most items a slate may hold with one value of an item field, by field name",
     )
     diversity: float = Field(
         0.0, ge=0, le=1, description="0 ranks by score alone; higher trades score for unlike neighbours (MMR)"
@@ -91,7 +96,9 @@ class ServingSettings(_Branch):
 class StagePlan(_Branch):
     """Where one stage runs and how much it gets."""
 
-    tier: tuple[Literal["cpu", "gpu", "npu"], ...] = Field(("cpu",), min_length=1, description="wanted first, fallbacks after")
+    tier: tuple[Literal["cpu", "gpu", "npu"], ...] = Field(
+        ("cpu",), min_length=1, description="wanted first, fallbacks after"
+    )
     replicas: int = Field(1, ge=1, le=1_000)
     share_milli: int = Field(100, ge=1, le=1_000, description="thousandths of one device (one core on the cpu tier)")
     fused: bool = Field(True, description="run inside the gateway's replica; false: its own deployment behind a handle")

@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from ranking.objectives import combine
 
 from configs.errors import RecpoolError
 from configs.settings import RankingSettings, RecallSettings
 from features.encoding import UserBatch
-from ranking.objectives import combine
 from serving.degradation import StageCosts
-from serving.hydration import Hydrated, Hydrator
+from serving.hydration import Hydrator
 from serving.post import STAGE as POST
 from serving.post import Ranked, choose_slate
 from serving.preparation import Row
@@ -160,9 +160,7 @@ class Cascade:
             return ranked
         return ranked.reordered(combine(objectives, self.release.objectives, self._ranking.weights), objectives)
 
-    def _slates(
-        self, rows: Sequence[Row], ranked: Ranked, excluded: Sequence[np.ndarray], now_s: float
-    ) -> list[Slate]:
+    def _slates(self, rows: Sequence[Row], ranked: Ranked, excluded: Sequence[np.ndarray], now_s: float) -> list[Slate]:
         started = self._clock()
         slates = [
             choose_slate(row, ranked.row(i), excluded[i], self.release, self._ranking, now_s)

@@ -37,9 +37,11 @@ class StageCosts:
         The stage's time is taken as proportional to its candidates, which errs on the slow side for
         fewer of them.
         """
+        if remaining_ms <= 0:
+            return 0
         expected = self.expected_ms(stage)
         if expected <= remaining_ms:
-            return candidates if remaining_ms > 0 else 0
+            return candidates
         self._fixed_ms[stage] = expected * self._forget
-        fitting = int(candidates * max(remaining_ms, 0.0) / expected)
+        fitting = int(candidates * remaining_ms / expected)
         return fitting if fitting >= FEWEST_CANDIDATES else 0

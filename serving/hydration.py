@@ -76,9 +76,8 @@ class Hydrator:
         return records
 
     def _fields(self, row: Row, record: UserRecord | None, now_s: float) -> dict:
-        limit = self._settings.stale_after_s
         stored = dict(record.features) if record else {}
-        if record and limit is not None and now_s - record.updated_at_s > limit:
+        if record and record.is_stale(now_s, self._settings.stale_after_s):
             row.trace.degrade(STAGE, "profile_stale")
             stored = {}
         return {**stored, **row.features, USER_ID: row.user_id}

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
+from ranking.rerank import Caps, select
 
 from configs.settings import RankingSettings
-from ranking.rerank import Caps, select
 from serving.cursor import MAX_ITEMS
 from serving.preparation import Row
 from serving.release import Release
@@ -81,7 +81,12 @@ class Ranked:
 
 
 def choose_slate(
-    row: Row, ranked: RankedRow, excluded: np.ndarray, release: Release, settings: RankingSettings, now_s: float
+    row: Row,
+    ranked: RankedRow,
+    excluded: np.ndarray,
+    release: Release,
+    settings: RankingSettings,
+    now_s: float,
 ) -> Slate:
     """The best k usable candidates of one user.
 
@@ -90,7 +95,8 @@ def choose_slate(
         now_s: seconds since 1970, for items that appear or expire.
     """
     usable = ranked.take(_usable(row, ranked.items, excluded, release, now_s))
-    chosen = usable.take(select(usable.items, usable.scores, row.k, _caps(release, settings), settings.diversity))
+    caps = _caps(release, settings)
+    chosen = usable.take(select(usable.items, usable.scores, row.k, caps, settings.diversity, release.vectors))
     if len(chosen.items) < row.k:
         chosen = _backfill(row, chosen, excluded, release, now_s)
     more = len(chosen.items) == row.k and len(row.shown) + row.k < MAX_ITEMS

@@ -107,9 +107,7 @@ def _known(ids: Sequence[str], release: Release) -> tuple[np.ndarray, tuple[str,
     return indices[indices >= FIRST_KNOWN], unknown
 
 
-def _features(
-    user: Mapping[str, Any], context: Mapping[str, Any], schema: FeatureSchema
-) -> dict[str, Any]:
+def _features(user: Mapping[str, Any], context: Mapping[str, Any], schema: FeatureSchema) -> dict[str, Any]:
     """Both mappings in one, checked against the schema."""
     for where, given, entity in (("user_features", user, "user"), ("context", context, "context")):
         kinds = {f.name: f.kind for f in schema.fields if f.entity == entity}

@@ -1,11 +1,11 @@
 """A loaded release: what the gateway needs of it. Stages load their own parts from the same folder.
 
-    encoder.json        schema, vocabularies, statistics
-    items.parquet       the catalogue, in item-index order
-    popular.npy         [n] int32 item indices, most popular first: the last rung of degradation
-    recall/             index, item vectors, neighbours, segments (written by `recall`)
-    ranking/            item states, training state (written by `ranking`)
-    models/<name>/1/model.onnx
+encoder.json        schema, vocabularies, statistics
+items.parquet       the catalogue, in item-index order
+popular.npy         [n] int32 item indices, most popular first: the last rung of degradation
+recall/             index, item vectors, neighbours, segments (written by `recall`)
+ranking/            item states, training state (written by `ranking`)
+models/<name>/1/model.onnx
 """
 
 from __future__ import annotations
@@ -28,13 +28,18 @@ from serving.types import Candidates
 
 @dataclass(frozen=True)
 class Release:
-    """Everything a request touches comes from one of these."""
+    """Everything a request touches comes from one of these.
+
+    popular [n] int32 item indices, most popular first; vectors [I + 2, D] float32, memory-mapped and
+    so shared between the replicas of a host.
+    """
 
     folder: Path
     manifest: Manifest
     encoder: Encoder
     catalogue: Catalogue
     popular: np.ndarray
+    vectors: np.ndarray
 
     @classmethod
     def load(cls, repository: ReleaseRepository, version: str) -> Release:
@@ -49,8 +54,9 @@ class Release:
         encoder = Encoder.load(folder / "encoder.json")
         items = pq.read_table(folder / "items.parquet")
         popular = np.load(folder / "popular.npy", allow_pickle=False)
+        vectors = np.load(folder / "recall" / "item_vectors.npy", mmap_mode="r", allow_pickle=False)
         _check_sizes(version, manifest, encoder, len(items), popular)
-        return cls(folder, manifest, encoder, Catalogue(items, encoder), popular)
+        return cls(folder, manifest, encoder, Catalogue(items, encoder), popular, vectors)
 
     @property
     def version(self) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from configs.settings import SOURCES
 
-from recall.sources import SOURCES
 from serving.cursor import MAX_ITEMS, encode_cursor, item_hashes
 from serving.preparation import Row
 from serving.release import Release
@@ -27,7 +27,9 @@ REASONS = {
 }
 
 
-def build_reply(row: Row, slate: Slate, release: Release, started_s: float, now_s: float, debug: bool) -> dict[str, Any]:
+def build_reply(
+    row: Row, slate: Slate, release: Release, started_s: float, now_s: float, debug: bool
+) -> dict[str, Any]:
     """The reply as plain JSON values; `serving.schemas.Reply` documents it. Times in seconds."""
     ids = release.ids(slate.items)
     own = len(row.items) > 0

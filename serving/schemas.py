@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+)
 
 MAX_K = 500
 MAX_IDS = 1_000
@@ -35,7 +44,11 @@ Scalar = ShortText | StrictBool | Annotated[StrictInt, Field(ge=-(2**53), le=2**
 FeatureValue = Scalar | Annotated[list[ShortText], Field(max_length=256)]
 Timeout = Annotated[
     StrictFloat | StrictInt,
-    Field(gt=0, le=MAX_TIMEOUT_MS, description="milliseconds until the caller gives up; the service's default when absent"),
+    Field(
+        gt=0,
+        le=MAX_TIMEOUT_MS,
+        description="milliseconds until the caller gives up; the service's default when absent",
+    ),
 ]
 Filter = Annotated[
     Text,
@@ -69,7 +82,9 @@ class RecommendRequest(_UserRequest):
     cursor: Annotated[StrictStr, Field(max_length=MAX_CURSOR)] | None = Field(
         None, description="`next_cursor` of the page before; no item of an earlier page is given again"
     )
-    seed_item_ids: list[Id] = Field(default=[], max_length=MAX_SEEDS, description="items to start from, most recent first")
+    seed_item_ids: list[Id] = Field(
+        default=[], max_length=MAX_SEEDS, description="items to start from, most recent first"
+    )
     exclude_item_ids: list[Id] = Field(default=[], max_length=MAX_IDS, description="items never to return")
     filter: Filter | None = None
     exclude_seen: StrictBool = Field(True, description="leave out items the user has interacted with")
@@ -96,7 +111,9 @@ class Item(BaseModel):
     """One recommended item."""
 
     id: str
-    score: float | None = Field(description="higher is better; comparable within one reply; null when nothing ranked it")
+    score: float | None = Field(
+        description="higher is better; comparable within one reply; null when nothing ranked it"
+    )
     source: str = Field(description="the recall source that ranked it highest, or `request` for the caller's own items")
     reasons: list[str] = Field(default=[], description="why it was considered, one sentence a source")
     metadata: dict[str, Any] = {}
@@ -115,9 +132,7 @@ class Debug(BaseModel):
     timings_ms: dict[str, float]
     counts: dict[str, int]
     removed: dict[str, int]
-    objectives: dict[str, dict[str, float | None]] = Field(
-        default={}, description="fine rank's objectives by item id"
-    )
+    objectives: dict[str, dict[str, float | None]] = Field(default={}, description="fine rank's objectives by item id")
 
 
 class Reply(BaseModel):

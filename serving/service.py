@@ -9,9 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from serving.stages import load_stage
+
 from configs.errors import RecpoolError, Unavailable
 from configs.settings import STAGES, Settings
-from features.event_log import BackgroundWriter, open_event_log
+from features.background_writer import BackgroundWriter
+from features.event_log import SqliteEventLog
 from features.store import open_store
 from pool.repository import ReleaseRepository
 from serving.cascade import Cascade
@@ -20,7 +23,6 @@ from serving.preparation import Row, prepare_rank, prepare_recommend, prepare_si
 from serving.release import Release
 from serving.replies import build_reply, impression
 from serving.schemas import RankRequest, RecommendRequest, SimilarRequest
-from serving.stages import load_stage
 from serving.types import Slate, StageCaller
 
 REPLY_RESERVE_MS = 3.0
@@ -46,7 +48,7 @@ class Service:
         self._repository = ReleaseRepository(settings.releases_folder)
         self._executor = ThreadPoolExecutor(max_workers=8, thread_name_prefix="stage")
         self._store = open_store(settings.store, settings.store_folder)
-        self._impressions = BackgroundWriter(open_event_log(settings.event_log_file))
+        self._impressions = BackgroundWriter(SqliteEventLog(settings.event_log_file))
         self._live: _Live | None = None
         self._why_not_ready = "no release is loaded yet"
         self._started_s = time.time()
@@ -102,10 +104,12 @@ class Service:
             InvalidRequest: a field is wrong. Unavailable: not ready.
         """
         started, live = time.monotonic(), self._require_live()
-        row = prepare_recommend(request, live.release, self._settings.serving.default_k, self._deadline(request, started))
+        row = prepare_recommend(
+            request, live.release, self._settings.serving.default_k, self._deadline(request, started)
+        )
         reply = await self._answer(live, live.cascade.recommend, row, started, request.debug)
         if not request.dry_run:
-            self._impressions.put(impression(reply, row, request.scene, time.time()))
+            self._impressions.submit(impression(reply, row, request.scene, time.time()))
         return reply
 
     async def rank(self, request: RankRequest) -> dict[str, Any]:
@@ -135,7 +139,12 @@ class Service:
         }
 
     async def _answer(
-        self, live: _Live, run: Callable[[list[Row]], Awaitable[list[Slate]]], row: Row, started: float, debug: bool
+        self,
+        live: _Live,
+        run: Callable[[list[Row]], Awaitable[list[Slate]]],
+        row: Row,
+        started: float,
+        debug: bool,
     ) -> dict[str, Any]:
         self._counts["requests"] += 1
         try:

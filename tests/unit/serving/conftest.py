@@ -126,8 +126,9 @@ def make_release(schema):
             version="1", created_at_s=NOW_S, dataset="tiny", recipe="test", items=items, users=2,
             objectives=("like",), files={},
         )  # fmt: skip
+        vectors = np.zeros((items + FIRST_KNOWN, 4), np.float32)
         popular = np.arange(items + FIRST_KNOWN - 1, FIRST_KNOWN - 1, -1, dtype=np.int32)
-        return Release(Path("/nowhere"), manifest, encoder, Catalogue(table, encoder), popular)
+        return Release(Path("/nowhere"), manifest, encoder, Catalogue(table, encoder), popular, vectors)
 
     return make
 

@@ -159,7 +159,7 @@ async def test_non_finite_scores_sink_and_are_never_sent(make_cascade, stages):
     scores = np.arange(62, dtype=np.float32)
     scores[[41, 40]] = np.nan, np.inf
     stages.scores["fine"] = scores
-    reply = await recommend(make_cascade(), k=20)
+    reply = await recommend(make_cascade(), k=40)
     assert given(reply)[:3] == ids(37, 36, 35)
     assert [item["score"] for item in reply["items"] if item["id"] in ids(38, 39)] == [None, None]
 
