@@ -73,13 +73,16 @@ class Dataset:
         """Raises DataError when the folder holds no complete dataset."""
         try:
             header = orjson.loads((folder / "dataset.json").read_bytes())
+            schema, expected = FeatureSchema.model_validate(header["schema"]), header["rows"]
             tables = {table: pq.read_table(folder / f"{table}.parquet") for table in TABLES}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{folder}: no readable dataset ({error}); run `recpool ingest`") from error
-        for table, rows in header["rows"].items():
+        for table, rows in expected.items():
             if len(tables[table]) != rows:
-                raise DataError(f"{folder}/{table}.parquet has {len(tables[table])} rows, expected {rows}; ingest again")
-        return cls(header["name"], FeatureSchema.model_validate(header["schema"]), **tables)
+                raise DataError(
+                    f"{folder}/{table}.parquet has {len(tables[table])} rows, expected {rows}; ingest again"
+                )
+        return cls(header["name"], schema, **tables)
 
 
 @dataclass(frozen=True)

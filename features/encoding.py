@@ -9,8 +9,7 @@ histories) is the row of the item id vocabulary, so every item table has ``items
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,19 @@ import pyarrow as pa
 
 from configs.errors import ArtifactError, InvalidRequest
 from features.schema import ITEM_ID, USER_ID, FeatureField, FeatureSchema
+from features.vocabulary import (
+    FIRST_KNOWN,
+    PADDING,
+    UNKNOWN,
+    NumericStats,
+    Vocabulary,
+    numeric_stats,
+    vocabulary_of,
+)
 
-PADDING = 0
-UNKNOWN = 1
-FIRST_KNOWN = 2
+__all__ = ["FIRST_KNOWN", "PADDING", "UNKNOWN", "Encoder", "ItemBatch", "UserBatch", "Vocabulary"]
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 SIGNAL_NEGATIVE = 1
 SIGNAL_POSITIVE = 2
@@ -86,70 +94,6 @@ class UserBatch(_Rows):
         return UserBatch(self.cat, self.num, self.multi, history, signal)
 
 
-@dataclass(frozen=True)
-class NumericStats:
-    """Train-time statistics of a numeric field; ``median`` stands in for a missing value."""
-
-    median: float
-    mean: float
-    std: float
-
-
-class Vocabulary:
-    """String values to indices; unknown and missing values give `UNKNOWN`."""
-
-    def __init__(self, values: Sequence[str]):
-        self.values = list(values)
-        self._index = {value: row for row, value in enumerate(self.values, FIRST_KNOWN)}
-        if len(self._index) != len(self.values):
-            repeated = [v for v, n in Counter(self.values).items() if n > 1][:3]
-            raise ArtifactError(f"vocabulary holds values twice, for example {repeated}; rebuild the release")
-
-    def __len__(self) -> int:
-        """Rows of an embedding table over this vocabulary."""
-        return len(self.values) + FIRST_KNOWN
-
-    def index(self, value: Any) -> int:
-        return UNKNOWN if value is None else self._index.get(as_token(value), UNKNOWN)
-
-    def indices(self, values: Iterable[Any]) -> np.ndarray:
-        """[n] int32."""
-        return np.fromiter((self.index(v) for v in values), np.int32)
-
-    def value(self, index: int) -> str:
-        """The value at a known index."""
-        assert index >= FIRST_KNOWN
-        return self.values[index - FIRST_KNOWN]
-
-
-def as_token(value: Any) -> str:
-    """The string a categorical value is looked up by: 1, 1.0 and "1" are one value, as are True and "true"."""
-    if isinstance(value, bool | np.bool_):
-        return "true" if value else "false"
-    if isinstance(value, float | np.floating) and float(value).is_integer():
-        return str(int(value))
-    return str(value)
-
-
-def _vocabulary(columns: Iterable[list[Any]]) -> Vocabulary:
-    """Values by falling frequency, ties by value, so the same data gives the same indices."""
-    counts: Counter[str] = Counter()
-    for column in columns:
-        for value in column:
-            if isinstance(value, list | tuple):
-                counts.update(as_token(v) for v in value if v is not None)
-            elif value is not None:
-                counts[as_token(value)] += 1
-    return Vocabulary([v for v, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))])
-
-
-def _numeric_stats(column: list[Any]) -> NumericStats:
-    known = np.array([v for v in column if v is not None and math.isfinite(v)], np.float64)
-    if not len(known):
-        return NumericStats(0.0, 0.0, 1.0)
-    return NumericStats(float(np.median(known)), float(known.mean()), float(known.std()) or 1.0)
-
-
 def _column(table: pa.Table, name: str) -> list[Any]:
     return table.column(name).to_pylist() if name in table.column_names else [None] * len(table)
 
@@ -182,14 +126,18 @@ class Encoder:
             items: one row an item, with an ``item_id`` column; ids are kept in table order.
             interactions: training rows; needed when the schema has context fields.
         """
-        tables = {"user": users, "item": items, "context": interactions if interactions is not None else users[:0]}
+        tables = {
+            "user": users,
+            "item": items,
+            "context": interactions if interactions is not None else users[:0],
+        }
         vocabularies, stats = {}, {}
         for field in schema.fields:
             column = _column(tables[field.entity], field.name)
             if field.kind == "numeric":
-                stats[_key(field)] = _numeric_stats(column)
+                stats[_key(field)] = numeric_stats(column)
             else:
-                vocabularies[_key(field)] = _vocabulary([column])
+                vocabularies[_key(field)] = vocabulary_of([column])
         ids = [Vocabulary(table.column(name).to_pylist()) for table, name in ((users, USER_ID), (items, ITEM_ID))]
         return cls(schema, ids[0], ids[1], vocabularies, stats)
 
@@ -263,7 +211,12 @@ class Encoder:
         return np.where(values < threshold, SIGNAL_NEGATIVE, SIGNAL_POSITIVE).astype(np.int8)
 
     def _encode(
-        self, columns: Mapping[str, list[Any]], rows: int, id_name: str, ids: Vocabulary, entities: tuple[str, ...]
+        self,
+        columns: Mapping[str, list[Any]],
+        rows: int,
+        id_name: str,
+        ids: Vocabulary,
+        entities: tuple[str, ...],
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         schema = self.schema
         cat = [ids.indices(columns[id_name])]
@@ -280,13 +233,15 @@ class Encoder:
         out = np.empty(len(column), np.float32)
         for row, value in enumerate(column):
             number = _number(field.name, row, value)
-            out[row] = ((stats.median if number is None else number) - stats.mean) / stats.std
+            scaled = ((stats.median if number is None else number) - stats.mean) / stats.std
+            # Beyond float32 lies infinity, which turns a model's scores into NaN.
+            out[row] = scaled if abs(scaled) <= _LARGEST else (stats.median - stats.mean) / stats.std
         return out
 
     def _fill_multi(self, out: np.ndarray, field: FeatureField, column: list[Any]) -> None:
         vocabulary = self.vocabulary(field)
         for row, value in enumerate(column):
-            tokens = [value] if isinstance(value, str) else (value or [None])
+            tokens = value or [None] if isinstance(value, list | tuple) else [value]
             indices = vocabulary.indices(tokens[: field.max_values])
             out[row, : len(indices)] = indices
 
@@ -330,6 +285,10 @@ def _number(name: str, row: int, value: Any) -> float | None:
         return None
     try:
         number = float(value)
+    except OverflowError:
+        return None
     except (TypeError, ValueError):
-        raise InvalidRequest(f"{name} (row {row}): {value!r} is not a number; send a number or leave it out", name) from None
+        raise InvalidRequest(
+            f"{name} (row {row}): {value!r} is not a number; send a number or leave it out", name
+        ) from None
     return number if math.isfinite(number) else None

@@ -4,6 +4,9 @@ Each follows a published set-up on MovieLens-1M, so that figures can be held aga
 on any dataset that has what it needs.
 """
 
+# pyright: reportAttributeAccessIssue=false
+# pyarrow.compute makes its functions at import, where a type checker cannot see them.
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -49,6 +52,7 @@ def ctr_time(dataset: Dataset) -> Split:
     _need(dataset.has_times, "ctr-time", "timestamps")
     users, items = _codes(dataset)
     kept = core(users, items, 5, counted=dataset.values >= LIKE_AT)
+    _need(bool(kept.any()), "ctr-time", "users and items with five positives each")
     assert dataset.times is not None
     days = np.floor(dataset.times / DAY_S).astype(np.int64)
     first, last = days[kept].min(), days[kept].max()
@@ -71,11 +75,20 @@ def topn(dataset: Dataset, seed: int = 2024) -> Split:
     return Split(order[place < 0.8], order[(place >= 0.8) & (place < 0.9)], order[place >= 0.9])
 
 
-PROTOCOLS: dict[str, Callable[[Dataset], Split]] = {"ctr-random": ctr_random, "ctr-time": ctr_time, "topn": topn}
+PROTOCOLS: dict[str, Callable[[Dataset], Split]] = {
+    "ctr-random": ctr_random,
+    "ctr-time": ctr_time,
+    "topn": topn,
+}
 
 
 def core(
-    users: np.ndarray, items: np.ndarray, k: int, *, among: np.ndarray | None = None, counted: np.ndarray | None = None
+    users: np.ndarray,
+    items: np.ndarray,
+    k: int,
+    *,
+    among: np.ndarray | None = None,
+    counted: np.ndarray | None = None,
 ) -> np.ndarray:
     """Mask of rows whose user and item both keep at least k rows, found by repeated removal.
 

@@ -30,7 +30,9 @@ class FeatureField(BaseModel):
     name: str = Field(min_length=1, max_length=128)
     entity: Entity
     kind: Kind
-    max_values: int = Field(8, ge=1, le=256, description="values kept of a multi-valued field; later ones are cut")
+    max_values: int = Field(
+        default=8, ge=1, le=256, description="values kept of a multi-valued field; later ones are cut"
+    )
 
 
 class HistorySpec(BaseModel):
@@ -38,9 +40,9 @@ class HistorySpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    length: int = Field(200, ge=1, le=4096, description="most recent events a user row carries")
+    length: int = Field(default=200, ge=1, le=4096, description="most recent events a user row carries")
     positive_at: float | None = Field(
-        None, description="value from which an event counts as positive; absent: every event does"
+        default=None, description="value from which an event counts as positive; absent: every event does"
     )
 
 

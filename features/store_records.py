@@ -1,0 +1,173 @@
+"""What a feature store holds, and the rules its implementations share.
+
+A user row has a profile, the *base* history that a bulk load brought, and the *live* events
+recorded since. Loading again replaces profile and base and keeps the live events, so a load can be
+repeated at any time. Reading merges the two histories, most recent first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from configs.errors import InvalidRequest
+from features.datasets import Dataset
+from features.parsing import MAX_ID_BYTES
+from features.schema import ITEM_ID, USER_ID
+
+NAN = float("nan")
+
+
+@dataclass(frozen=True)
+class UserEvent:
+    """One interaction. ``time_s`` in seconds since 1970 UTC; None takes the moment of recording."""
+
+    item_id: str
+    value: float | None = None
+    time_s: float | None = None
+
+
+@dataclass(frozen=True)
+class UserRecord:
+    """One user.
+
+    ``items``, ``values`` and ``times_s`` run side by side, most recent first; an absent value or
+    time is NaN. ``updated_at_s`` is when the profile was last put, or the row first made.
+    """
+
+    user_id: str
+    features: Mapping[str, Any]
+    items: tuple[str, ...]
+    values: tuple[float, ...]
+    times_s: tuple[float, ...]
+    updated_at_s: float
+
+    def is_stale(self, now_s: float, stale_after_s: float | None) -> bool:
+        """Whether the profile is older than allowed; never, when there is no limit."""
+        return stale_after_s is not None and now_s - self.updated_at_s > stale_after_s
+
+
+@dataclass(frozen=True)
+class History:
+    """Events as three columns, most recent first; None where absent."""
+
+    items: list[str]
+    values: list[float | None]
+    times_s: list[float | None]
+
+    @classmethod
+    def of(cls, events: Sequence[UserEvent], now_s: float) -> History:
+        """Events given oldest first, as they happened."""
+        newest_first = [_checked(event, place) for place, event in enumerate(events)][::-1]
+        times = [now_s if event.time_s is None else event.time_s for event in newest_first]
+        return cls([event.item_id for event in newest_first], [event.value for event in newest_first], times)  # type: ignore[arg-type]
+
+    @classmethod
+    def empty(cls) -> History:
+        return cls([], [], [])
+
+    def columns(self) -> list[list[Any]]:
+        return [self.items, self.values, self.times_s]
+
+    def cut(self, limit: int) -> History:
+        return History(self.items[:limit], self.values[:limit], self.times_s[:limit])
+
+
+def merge(newer: History, older: History, limit: int) -> History:
+    """Both histories by falling time, the newer one first among equals, cut to ``limit``.
+
+    Events without a time keep their order behind all others. A newer event that the older history
+    already holds (same item, same time) is left out, so recording twice, or loading a dataset that
+    contains what was recorded live, counts it once.
+    """
+    if not newer.items:
+        return older.cut(limit)
+    behind = list(zip(*older.columns(), strict=True))
+    seen = {(item, time) for item, _, time in behind}
+    rows = []
+    for item, value, time in zip(*newer.columns(), strict=True):
+        if time is None or (item, time) not in seen:
+            seen.add((item, time))
+            rows.append((item, value, time))
+    rows += behind
+    rows.sort(key=lambda row: math.inf if row[2] is None else -row[2])
+    items, values, times = (list(column) for column in zip(*rows[:limit], strict=True))
+    return History(items, values, times)
+
+
+def user_record(user_id: str, features: Mapping[str, Any], history: History, updated_at_s: float) -> UserRecord:
+    values = tuple(NAN if value is None else value for value in history.values)
+    times = tuple(NAN if time is None else time for time in history.times_s)
+    return UserRecord(user_id, features, tuple(history.items), values, times, updated_at_s)
+
+
+def user_key(user_id: str) -> bytes:
+    """The id as UTF-8. Raises InvalidRequest when it is empty, too long or half a surrogate pair."""
+    try:
+        key = user_id.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"user_id {user_id[:40]!r} is not valid Unicode text", USER_ID) from None
+    if not 0 < len(key) <= MAX_ID_BYTES:
+        raise InvalidRequest(f"user_id has {len(key)} bytes; give 1 to {MAX_ID_BYTES}", USER_ID)
+    return key
+
+
+def encode(value: Any) -> bytes:
+    """JSON; raises InvalidRequest when a feature is not a plain value."""
+    try:
+        return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError as error:
+        raise InvalidRequest(f"user features must be plain JSON values ({error})", "user_features") from None
+
+
+def load_rows(dataset: Dataset, limit: int) -> Iterator[tuple[str, dict[str, Any], History]]:
+    """Every user of a dataset with profile and newest ``limit`` events.
+
+    Without times the order of the rows stands for time, as it does for training histories.
+    """
+    users, order, starts = _by_user(dataset)
+    items = dataset.interactions.column(ITEM_ID).combine_chunks().dictionary_encode()
+    items = items.combine_chunks() if isinstance(items, pa.ChunkedArray) else items
+    names = np.array(items.dictionary.to_pylist(), object)
+    item_codes = items.indices.to_numpy(zero_copy_only=False)
+    values, times = dataset.values.astype(np.float64), dataset.times
+    for row, user_id in enumerate(users):
+        rows = order[starts[row] : starts[row + 1]][::-1][:limit]
+        moments: list[float | None] = [None] * len(rows) if times is None else times[rows].tolist()
+        marks = [None if math.isnan(v) else v for v in values[rows].tolist()]
+        yield user_id, _profile(dataset.users, row), History(names[item_codes[rows]].tolist(), marks, moments)
+
+
+def _by_user(dataset: Dataset) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """User ids, interaction positions grouped by user and oldest first, and where each group starts."""
+    users = dataset.users.column(USER_ID).to_pylist()
+    place = {user_id: row for row, user_id in enumerate(users)}
+    encoded = dataset.interactions.column(USER_ID).combine_chunks().dictionary_encode()
+    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
+    lookup = np.array([place[user_id] for user_id in encoded.dictionary.to_pylist()], np.int64)
+    rows = lookup[encoded.indices.to_numpy(zero_copy_only=False)] if len(encoded) else np.zeros(0, np.int64)
+    times = np.arange(len(rows)) if dataset.times is None else dataset.times
+    order = np.lexsort((times, rows))
+    return users, order, np.searchsorted(rows[order], np.arange(len(users) + 1))
+
+
+def _profile(users: pa.Table, row: int) -> dict[str, Any]:
+    cells = users.slice(row, 1).to_pylist()[0]
+    return {name: value for name, value in cells.items() if name != USER_ID and value is not None}
+
+
+def _checked(event: UserEvent, place: int) -> UserEvent:
+    size = len(event.item_id.encode(errors="surrogatepass"))
+    if not 0 < size <= MAX_ID_BYTES:
+        raise InvalidRequest(f"events[{place}].item_id has {size} bytes; give 1 to {MAX_ID_BYTES}", "events")
+    for name in ("value", "time_s"):
+        number = getattr(event, name)
+        if number is not None and not math.isfinite(number):
+            raise InvalidRequest(f"events[{place}].{name} is {number}; give a finite number or leave it out", "events")
+    return event

@@ -1,0 +1,159 @@
+"""The feature store on a Redis server, shared by many hosts.
+
+A user has three keys: the profile, the base history of the last bulk load, and a list of live
+events with the most recent in front. Appending is one atomic transaction on the server, so no
+writer overwrites another's events.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import orjson
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from configs.errors import Unavailable
+from configs.settings import StoreSettings
+from features.datasets import Dataset
+from features.store_records import (
+    History,
+    UserEvent,
+    UserRecord,
+    encode,
+    load_rows,
+    merge,
+    user_key,
+    user_record,
+)
+
+LOAD_BATCH = 500
+"""Users sent in one pipeline of a bulk load."""
+LOAD_TIMEOUT_S = 10.0
+"""A bulk load is no request; it may wait longer than one."""
+
+
+class RedisStore:
+    """User rows on a server.
+
+    Args:
+        namespace: sets this dataset's keys apart from others on the server.
+        clock: seconds since 1970 UTC.
+
+    Every method raises Unavailable within about ``settings.timeout_ms`` when the server does not answer.
+    """
+
+    def __init__(self, settings: StoreSettings, namespace: str, clock: Callable[[], float] = time.time):
+        self._limit, self._clock, self._url = settings.history_limit, clock, settings.redis_url
+        self._ttl_ms = None if settings.ttl_s is None else max(1, round(settings.ttl_s * 1000))
+        self._prefix = f"recpool:{namespace}:".encode()
+        self._client = _client(settings.redis_url, settings.timeout_ms / 1000)
+
+    def fetch(self, user_ids: Sequence[str]) -> list[UserRecord | None]:
+        """Rows in the order asked, None for a user that is absent or expired; one round trip."""
+        keys = [self._keys(user_id) for user_id in user_ids]
+        if not keys:
+            return []
+        with self._answering(), self._client.pipeline(transaction=False) as pipeline:
+            for profile, base, live in keys:
+                pipeline.mget(profile, base)
+                pipeline.lrange(live, 0, self._limit - 1)
+            replies = pipeline.execute()
+        rows = zip(user_ids, replies[::2], replies[1::2], strict=True)
+        return [self._as_record(user_id, profile, base, live) for user_id, (profile, base), live in rows]
+
+    def record(self, user_id: str, events: Sequence[UserEvent]) -> None:
+        """Add events, oldest first; visible to every process when the call returns."""
+        profile, base, live = self._keys(user_id)
+        now_s = self._clock()
+        newest_first = zip(*History.of(events, now_s).columns(), strict=True)
+        pushed = [encode(event) for event in newest_first][::-1]
+        with self._answering(), self._client.pipeline(transaction=True) as pipeline:
+            pipeline.set(profile, encode({"features": {}, "updated_at_s": now_s}), nx=True)
+            if pushed:
+                pipeline.lpush(live, *pushed)
+                pipeline.ltrim(live, 0, self._limit - 1)
+            self._touch(pipeline, profile, base, live)
+            pipeline.execute()
+
+    def put(self, user_id: str, features: Mapping[str, Any]) -> None:
+        """Replace the profile; the history stays."""
+        keys = self._keys(user_id)
+        row = encode({"features": dict(features), "updated_at_s": self._clock()})
+        with self._answering(), self._client.pipeline(transaction=True) as pipeline:
+            pipeline.set(keys[0], row)
+            self._touch(pipeline, *keys)
+            pipeline.execute()
+
+    def load(self, dataset: Dataset, progress: Callable[[float], None] | None = None) -> int:
+        """Write every user of a dataset; returns their number.
+
+        May be repeated, also while serving: profiles and base histories are replaced, live events
+        kept. A load that was cut short leaves whole rows only.
+        """
+        rows, done = load_rows(dataset, self._limit), 0
+        client = _client(self._url, LOAD_TIMEOUT_S)
+        try:
+            while batch := list(islice(rows, LOAD_BATCH)):
+                with self._answering(), client.pipeline(transaction=True) as pipeline:
+                    for user_id, features, history in batch:
+                        self._load_row(pipeline, user_id, features, history)
+                    pipeline.execute()
+                done += len(batch)
+                if progress:
+                    progress(done / len(dataset.users))
+        finally:
+            client.close()
+        return done
+
+    def close(self) -> None:
+        """Let go of the connections; closing twice is harmless."""
+        self._client.close()
+
+    def _load_row(self, pipeline: Any, user_id: str, features: Mapping[str, Any], history: History) -> None:
+        profile, base, live = self._keys(user_id)
+        pipeline.set(profile, encode({"features": features, "updated_at_s": self._clock()}))
+        pipeline.set(base, encode(history.columns()))
+        self._touch(pipeline, profile, base, live)
+
+    def _touch(self, pipeline: Any, *keys: bytes) -> None:
+        for key in keys if self._ttl_ms else ():
+            pipeline.pexpire(key, self._ttl_ms)
+
+    def _keys(self, user_id: str) -> tuple[bytes, bytes, bytes]:
+        key = user_key(user_id)
+        return self._prefix + b"profile:" + key, self._prefix + b"base:" + key, self._prefix + b"live:" + key
+
+    def _as_record(
+        self, user_id: str, profile: bytes | None, base: bytes | None, live: list[bytes]
+    ) -> UserRecord | None:
+        if profile is None:
+            return None
+        row = orjson.loads(profile)
+        older = History(*orjson.loads(base)) if base else History.empty()
+        newer = History(*map(list, zip(*map(orjson.loads, live), strict=True))) if live else History.empty()
+        return user_record(user_id, row["features"], merge(newer, older, self._limit), row["updated_at_s"])
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        try:
+            yield
+        except redis.RedisError as error:
+            raise Unavailable(f"feature store {_without_password(self._url)}: {error}") from error
+
+
+def _client(url: str, timeout_s: float) -> redis.Redis:
+    # One retry covers a pooled connection that the server has closed; an event that this sends twice
+    # is dropped on reading. A timeout is never retried, or the bound would double.
+    retry = Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,))
+    return redis.Redis.from_url(url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=retry)
+
+
+def _without_password(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}"
