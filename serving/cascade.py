@@ -35,7 +35,7 @@ class Cascade:
     """One release's funnel.
 
     Args:
-        stages: callers of ``recall``, ``coarse`` and ``fine``.
+        stages: callers of ``recall``, ``coarse`` and ``fine``; the cascade does without those it lacks.
         clock: monotonic seconds, the scale of `Row.deadline_s`.
         wall: seconds since 1970, for eligibility and staleness.
     """
@@ -103,7 +103,7 @@ class Cascade:
         return self._slates(rows, Ranked.of(found), excluded, now_s)
 
     async def _recall_or_popular(self, rows: Sequence[Row], query: RecallQuery | SimilarQuery) -> Candidates:
-        found = await self._call("recall", rows, query, 1)
+        found = await self._call("recall", rows, query, 1) if "recall" in self._stages else None
         if found is None:
             return self.release.popular_candidates(len(rows), self._recall.candidates)
         for row, items in zip(rows, found.items, strict=True):
@@ -114,7 +114,7 @@ class Cascade:
 
     async def _rank(self, stage: str, rows: Sequence[Row], users: UserBatch, items: np.ndarray) -> np.ndarray | None:
         """Objectives [B, C', O] of the first C' ≤ C candidates the deadline leaves time for, or None."""
-        if not items.any():
+        if stage not in self._stages or not items.any():
             return None
         fitting = self._costs.affordable(stage, items.shape[1], self._remaining_ms(rows))
         if fitting == 0:

@@ -22,6 +22,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorReply, "description": "the body is not JSON"},
     413: {"model": ErrorReply, "description": "the body is larger than the limit"},
     422: {"model": ErrorReply, "description": "a field is wrong; the message names it and the remedy"},
+    429: {"model": ErrorReply, "description": "too much load; Retry-After says when to come back"},
     503: {"model": ErrorReply, "description": "not ready"},
 }
 
@@ -32,7 +33,8 @@ def build_http(service: Service, settings: ServingSettings) -> FastAPI:
         title="Recpool",
         version="1",
         description=f"Recommendations from the live release. Bodies up to {settings.max_body_bytes} bytes; "
-        f"k is {settings.default_k} and the deadline {settings.default_timeout_ms:g} ms unless the request says otherwise.",
+        f"k is {settings.default_k} and the deadline {settings.default_timeout_ms:g} ms unless a request "
+        "says otherwise.",
     )
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
     _add_error_handlers(app)
@@ -91,6 +93,11 @@ def _add_error_handlers(app: FastAPI) -> None:
             return _error(400, "InvalidRequest", f"the body is not JSON: {first.get('ctx', {}).get('error', '')}", None)
         field = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
         return _error(422, "InvalidRequest", f"{field}: {first['msg']}", field)
+
+    @app.exception_handler(Exception)
+    async def unexpected(_: Request, error: Exception) -> Response:
+        log.error("a request failed", exc_info=error)
+        return _error(500, "InternalError", "an error of the service; its log says which", None)
 
     @app.exception_handler(HTTPException)
     async def http_error(_: Request, error: HTTPException) -> Response:

@@ -86,9 +86,8 @@ class Service:
         release = Release.load(self._repository, version)
         settings = self._settings
         stages = {
-            name: self._remote.get(name) or load_stage(name, release.folder, release.encoder, release.catalogue, settings, self._executor)
-            for name in STAGES
-        }  # fmt: skip
+            name: self._remote.get(name) or load_stage(name, release, settings, self._executor) for name in STAGES
+        }
         hydrator = Hydrator(self._store, release.encoder, settings.store, self._executor)
         return _Live(release, Cascade(release, stages, hydrator, settings.recall, settings.ranking))
 

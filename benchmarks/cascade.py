@@ -1,0 +1,92 @@
+"""What the cascade saves and what it costs: against fine-ranking the recall set, and the whole catalogue.
+
+All arms share one release (trained on the `topn` protocol's training part), one core and one way of
+asking: one user a request. Quality is end-to-end NDCG@10 on the test items of every user; speed is
+the median over interleaved repeats of the same users.
+"""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import faiss
+import numpy as np
+import torch
+
+from benchmarks.report import Floor, is_quick, print_report, print_table
+from configs.settings import load_settings
+from deployments.console import reporting
+from deployments.offline import ensure_dataset, load_dataset
+from features.encoding import FIRST_KNOWN
+from features.protocols import topn as split_topn
+from serving.evaluation import K, TopN
+from serving.types import Candidates, RecallQuery
+
+TIMED_USERS = 100
+REPEATS = 5
+CASCADE, RECALL_SET, EVERYTHING = "cascade", "fine over the recall set", "fine over every item"
+
+
+def main() -> None:
+    faiss.omp_set_num_threads(1)
+    torch.set_num_threads(1)
+    settings = load_settings().model_copy(update={"home": Path("var")})
+    recipe = "quick" if is_quick() else "full"
+    with reporting() as report:
+        ensure_dataset(settings, report)
+        dataset = load_dataset(settings)
+        topn = TopN.build(dataset, split_topn(dataset), recipe, report)
+    with topn:
+        figures = {name: dict(quality) for name, quality in compare(topn).items()}
+    print_table(
+        ["arm", "NDCG@10", "R@10", "ms a request (median)", "requests/s"],
+        [[n, f[f"ndcg@{K}"], f[f"recall@{K}"], f["ms"], 1000 / f["ms"]] for n, f in figures.items()],
+    )
+    fine_all, cascade = figures[EVERYTHING], figures[CASCADE]
+    loss = 1 - cascade[f"ndcg@{K}"] / fine_all[f"ndcg@{K}"]
+    floors = [
+        Floor("cascade throughput over fine-ranking every item", fine_all["ms"] / cascade["ms"], 5.0),
+        Floor("cascade NDCG loss against fine-ranking every item", loss, 0.01, "lower"),
+        Floor(
+            "cascade NDCG loss against fine-ranking the recall set",
+            1 - cascade[f"ndcg@{K}"] / figures[RECALL_SET][f"ndcg@{K}"],
+            0.01,
+            "lower",
+        ),
+    ]
+    print_report("cascade", figures, floors)
+
+
+def compare(topn: TopN) -> dict[str, dict[str, Any]]:
+    """Quality of each arm over all users (QUICK: 1,000), and milliseconds a request on the same few users."""
+    everything = topn.release.encoder.item_rows
+    arms = {
+        CASCADE: topn.cascade(),
+        RECALL_SET: topn.cascade(skip=("coarse",), fine_keep=everything),
+        EVERYTHING: topn.cascade(skip=("coarse",), fine_keep=everything, recall=every_item(topn)),
+    }
+    users = 1_000 if is_quick() else None
+    figures = {name: topn.measure(arm, name, users=users).figures() for name, arm in arms.items()}
+    times: dict[str, list[float]] = {name: [] for name in arms}
+    for _ in range(REPEATS):
+        for name, arm in arms.items():
+            measured = topn.measure(arm, name, users=TIMED_USERS, batch=1)
+            times[name].append(1000 * measured.seconds / TIMED_USERS)
+    return {name: {**figures[name], "ms": statistics.median(times[name])} for name in arms}
+
+
+def every_item(topn: TopN):
+    """A recall stage that gives the whole catalogue."""
+    items = np.arange(FIRST_KNOWN, topn.release.encoder.item_rows, dtype=np.int32)
+
+    async def call(query: RecallQuery, timeout_s: float) -> Candidates:
+        shape = (len(query.users), len(items))
+        return Candidates(np.broadcast_to(items, shape).copy(), np.zeros(shape, np.float32), np.ones(shape, np.uint8))
+
+    return call
+
+
+if __name__ == "__main__":
+    main()
