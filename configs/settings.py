@@ -18,8 +18,6 @@ from configs.errors import ConfigError
 PROFILES = Path(__file__).parent / "profiles"
 STAGES = ("recall", "coarse", "fine")
 """Stages that can be called over a handle; features and post-processing stay in the gateway."""
-SOURCES = ("ann", "item_to_item", "popular", "fresh")
-"""Recall sources; the place of each is its bit in provenance masks."""
 
 
 class _Branch(BaseModel):

@@ -15,11 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from ranking.objectives import combine
 
 from configs.errors import RecpoolError
 from configs.settings import RankingSettings, RecallSettings
 from features.encoding import UserBatch
+from ranking.objectives import combine
 from serving.degradation import StageCosts
 from serving.hydration import Hydrator
 from serving.post import STAGE as POST

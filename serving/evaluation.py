@@ -187,9 +187,7 @@ class TopN:
         ranked = asyncio.run(self._ask(cascade, chosen, batch, lambda done: progress(f"asking the {stage}", done)))
         return Measured(ranked, self.relevant[: len(chosen)], time.monotonic() - started)
 
-    async def _ask(
-        self, cascade: Cascade, users: np.ndarray, batch: int, told: Callable[[float], None]
-    ) -> np.ndarray:
+    async def _ask(self, cascade: Cascade, users: np.ndarray, batch: int, told: Callable[[float], None]) -> np.ndarray:
         ranked = np.zeros((len(users), K), np.int32)
         for at in range(0, len(users), batch):
             rows = [self._row(user) for user in users[at : at + batch]]

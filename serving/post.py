@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from ranking.rerank import Caps, select
 
 from configs.settings import RankingSettings
+from ranking.rerank import Caps, select
 from serving.cursor import MAX_ITEMS
 from serving.preparation import Row
 from serving.release import Release

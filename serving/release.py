@@ -10,7 +10,6 @@ models/<name>/1/model.onnx
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +21,8 @@ from configs.errors import ArtifactError
 from features.catalogue import Catalogue
 from features.encoding import FIRST_KNOWN, Encoder
 from pool.repository import Manifest, ReleaseRepository
+from recall.pipeline import POPULAR_FILE
+from recall.ranked_lists import RankedLists
 from serving.cursor import item_hashes
 from serving.types import Candidates
 
@@ -53,9 +54,9 @@ class Release:
         folder = repository.path(version)
         encoder = Encoder.load(folder / "encoder.json")
         items = pq.read_table(folder / "items.parquet")
-        popular = np.load(folder / "popular.npy", allow_pickle=False)
+        popular = RankedLists.load(folder / "recall" / POPULAR_FILE, manifest.items).overall
         vectors = np.load(folder / "recall" / "item_vectors.npy", mmap_mode="r", allow_pickle=False)
-        _check_sizes(version, manifest, encoder, len(items), popular)
+        _check_sizes(version, manifest, encoder, len(items), len(vectors))
         return cls(folder, manifest, encoder, Catalogue(items, encoder), popular, vectors)
 
     @property
@@ -97,9 +98,13 @@ class Release:
         return order + FIRST_KNOWN, hashes[order]
 
 
-def _check_sizes(version: str, manifest: Manifest, encoder: Encoder, items: int, popular: Sequence[int]) -> None:
-    for name, found in (("encoder.json", len(encoder.item_ids.values)), ("items.parquet", items)):
+def _check_sizes(version: str, manifest: Manifest, encoder: Encoder, items: int, vectors: int) -> None:
+    """Parts of one release that count the catalogue differently are from different releases."""
+    counts = {
+        "encoder.json": len(encoder.item_ids.values),
+        "items.parquet": items,
+        "item_vectors.npy": vectors - FIRST_KNOWN,
+    }
+    for name, found in counts.items():
         if found != manifest.items:
             raise ArtifactError(f"release {version}: {name} has {found} items, the manifest {manifest.items}")
-    if len(popular) and int(max(popular)) >= manifest.items + FIRST_KNOWN:
-        raise ArtifactError(f"release {version}: popular.npy points past the catalogue's {manifest.items} items")

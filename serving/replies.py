@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from configs.settings import SOURCES
 
+from recall.merge import source_names
 from serving.cursor import MAX_ITEMS, encode_cursor, item_hashes
 from serving.preparation import Row
 from serving.release import Release
@@ -73,8 +73,7 @@ def impression(reply: dict[str, Any], row: Row, scene: str | None, time_s: float
 
 
 def _provenance(mask: int, own: bool) -> dict[str, Any]:
-    names = [name for bit, name in enumerate(SOURCES) if mask >> bit & 1]
-    names = names or [FROM_REQUEST if own else FALLBACK]
+    names = source_names(mask) or [FROM_REQUEST if own else FALLBACK]
     return {"source": names[0], "reasons": [REASONS[name] for name in names]}
 
 

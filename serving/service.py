@@ -9,8 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from serving.stages import load_stage
-
 from configs.errors import RecpoolError, Unavailable
 from configs.settings import STAGES, Settings
 from features.background_writer import BackgroundWriter
@@ -23,6 +21,7 @@ from serving.preparation import Row, prepare_rank, prepare_recommend, prepare_si
 from serving.release import Release
 from serving.replies import build_reply, impression
 from serving.schemas import RankRequest, RecommendRequest, SimilarRequest
+from serving.stages import load_stage
 from serving.types import Slate, StageCaller
 
 REPLY_RESERVE_MS = 3.0

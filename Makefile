@@ -1,0 +1,35 @@
+# Set up and run: `make up`, `make test`. Everything is built below .venv and var.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+NAME ?= quality
+
+.PHONY: up down test check bench clean
+
+up: $(STAMP)
+	$(BIN)/recpool up
+
+down: $(STAMP)
+	$(BIN)/recpool down
+
+test: $(STAMP)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/python -m pytest tests/unit/test_imports.py
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks.$(NAME)
+
+# The stamp is newer than what it was installed from, so a second run does nothing.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch $@
+
+clean: down
+	rm -rf $(VENV) var build

@@ -1,0 +1,82 @@
+"""The Serve application: ``serve run deployments.app:build_app profile=default``.
+
+One gateway, and a deployment of its own for every stage whose plan says ``fused: false``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+from pydantic import BaseModel, ConfigDict, Field
+from ray import serve
+from ray.serve.schema import LoggingConfig
+
+from configs.settings import Settings, StagePlan, load_settings
+from deployments.gateway import Gateway
+from deployments.plan import GATEWAY, choose_tier, replica_options, split_stages
+from deployments.stages import Stage
+
+# The gateway admits or refuses by itself; Serve's own limit only has to stay out of the way.
+MAX_ONGOING_REQUESTS = 1_000
+HEALTH_CHECK_PERIOD_S = 2.0
+# Three misses in a row replace a replica, so a machine that is merely busy for 10 s loses none.
+HEALTH_CHECK_TIMEOUT_S = 10.0
+GRACEFUL_SHUTDOWN_S = 10.0
+
+
+class AppArguments(BaseModel):
+    """Arguments of the app builder. The release version is no argument: changing it must restart nothing."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    profile: str = Field("default", description="name below configs/profiles, or path of a .yaml file")
+    overrides: dict[str, Any] = Field({}, description="top-level branches that replace those of the profile")
+
+
+def build_app(arguments: dict[str, Any]) -> serve.Application:
+    """Compose the application of a profile for the cluster this runs on; `AppArguments` has the arguments."""
+    checked = AppArguments.model_validate(arguments)
+    return compose(load_settings(checked.profile, checked.overrides), cluster_resources())
+
+
+def cluster_resources() -> Mapping[str, float]:
+    """What the connected cluster has; one core when there is none, as in ``serve build``."""
+    return ray.cluster_resources() if ray.is_initialized() else {"CPU": 1.0}
+
+
+def compose(settings: Settings, resources: Mapping[str, float], version: str | None = None) -> serve.Application:
+    """Bind the deployments of a settings tree.
+
+    Args:
+        resources: what the cluster has in all, by Ray's names.
+        version: the release to serve; absent: the champion.
+    """
+    # Replicas start in another folder than the one a relative home was meant from.
+    settings = settings.model_copy(update={"home": settings.home.absolute()})
+    user_config = {"version": version}
+    handles = {
+        stage: _deployment(Stage, stage, plan, resources, user_config).bind(
+            stage, choose_tier(stage, plan, resources), settings
+        )
+        for stage, plan in split_stages(settings).items()
+    }
+    gateway = _deployment(Gateway, GATEWAY, settings.plan.gateway, resources, user_config)
+    return gateway.bind(settings, handles)
+
+
+def _deployment(
+    kind: type, name: str, plan: StagePlan, resources: Mapping[str, float], user_config: dict[str, Any]
+) -> serve.Deployment:
+    wrap = serve.deployment(
+        name=name,
+        user_config=user_config,
+        max_ongoing_requests=MAX_ONGOING_REQUESTS,
+        health_check_period_s=HEALTH_CHECK_PERIOD_S,
+        health_check_timeout_s=HEALTH_CHECK_TIMEOUT_S,
+        graceful_shutdown_timeout_s=GRACEFUL_SHUTDOWN_S,
+        logging_config=LoggingConfig(enable_access_log=False),
+        **replica_options(name, plan, resources),
+    )
+    return wrap(kind)

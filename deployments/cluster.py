@@ -1,0 +1,171 @@
+"""One Ray cluster on this machine, owned by a home folder: start it, look at it, end it.
+
+``<home>/run/cluster.json`` records what was started. A record without its processes (after a crash or
+a reboot) is noticed and cleared.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from configs.errors import Conflict, Unavailable
+from configs.settings import Settings
+from deployments import processes
+from deployments.environment import NODE_ADDRESS, Folders, Ports, cluster_environment, cores, write_files
+from features.files import write_atomically
+
+START_TIMEOUT_S = 180
+OBJECT_STORE_BYTES = 128 * 2**20
+"""Models are memory-mapped and batches are small; Ray's default of 30% of memory is for data frames."""
+
+
+@dataclass(frozen=True)
+class ClusterRecord:
+    """What ``start`` started.
+
+    Attributes:
+        session: the session id all its processes share.
+        started_at_s: seconds since 1970, taken before the first process started.
+        settings: digest of the settings tree it was started with; another tree needs a restart.
+    """
+
+    session: int
+    started_at_s: float
+    boot: str
+    address: str
+    dashboard: str
+    http: str
+    settings: str
+
+
+class Cluster:
+    """The cluster of one home folder."""
+
+    def __init__(self, home: Path):
+        self.folders = Folders(home.absolute())
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Let one command at a time start or end the cluster; raises Conflict when another is at it."""
+        self.folders.run.mkdir(parents=True, exist_ok=True)
+        with (self.folders.run / "lock").open("w") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Conflict(f"another `recpool up` or `down` is at work in {self.folders.run}") from None
+            yield
+
+    def record(self) -> ClusterRecord | None:
+        """What was started, or None when nothing was or the record is unreadable."""
+        try:
+            return ClusterRecord(**json.loads(self.folders.record.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def members(self) -> list[psutil.Process]:
+        """Every live process of this cluster."""
+        found = {p.pid: p for p in processes.daemons_using(self.folders.sockets)}
+        record = self.record()
+        if record is not None and record.boot == processes.boot_id():
+            found.update((p.pid, p) for p in processes.session_members(record.session, record.started_at_s))
+        return list(found.values())
+
+    def is_alive(self) -> bool:
+        """Whether the record's raylet runs; replicas may still be missing."""
+        return self.record() is not None and any(p.name() == "raylet" for p in self.members())
+
+    def token(self) -> str:
+        return self.folders.token.read_text(encoding="utf-8").strip()
+
+    def start(self, settings: Settings) -> ClusterRecord:
+        """Start Ray; raises Unavailable with the end of Ray's output when it does not come up."""
+        ports = Ports.choose()
+        for old in (self.folders.ray, self.folders.haproxy):  # logs of the run before; they would pile up
+            shutil.rmtree(old, ignore_errors=True)
+        write_files(self.folders, ports)
+        environment = {**os.environ, **cluster_environment(settings, self.folders, ports)}
+        environment.pop("RAY_ADDRESS")  # `ray start --head` refuses to start beside a named cluster
+        started_at_s = time.time()
+        with self.folders.log.open("wb") as log:
+            process = subprocess.Popen(
+                _start_command(self.folders, ports),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            record = ClusterRecord(
+                session=process.pid,
+                started_at_s=started_at_s,
+                boot=processes.boot_id(),
+                address=f"{NODE_ADDRESS}:{ports.gcs}",
+                dashboard=f"http://127.0.0.1:{ports.dashboard}",
+                http=http_address(settings),
+                settings=settings_digest(settings),
+            )
+            # Before waiting, so that an interrupted start can be ended by `recpool down`.
+            write_atomically(self.folders.record, json.dumps(asdict(record)).encode())
+            self._await_start(process)
+        return record
+
+    def _await_start(self, process: subprocess.Popen[bytes]) -> None:
+        try:
+            code = process.wait(START_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            code = None
+        if code != 0:
+            said = self.folders.log.read_text(encoding="utf-8", errors="replace")[-2_000:]
+            raise Unavailable(f"Ray did not start (exit code {code}); the end of {self.folders.log}:\n{said}")
+
+    def stop(self) -> int:
+        """End every process of the cluster and forget it; returns how many there were.
+
+        Raises Unavailable naming those that survived SIGKILL.
+        """
+        members = self.members()
+        left = processes.end(members)
+        # HAProxy or a worker may have been started while the others were being ended.
+        left = processes.end(self.members()) or left
+        if left:
+            raise Unavailable(f"still running after SIGKILL: {[p.pid for p in left]}")
+        self.folders.record.unlink(missing_ok=True)
+        return len(members)
+
+
+def settings_digest(settings: Settings) -> str:
+    return hashlib.sha256(settings.model_dump_json().encode()).hexdigest()
+
+
+def http_address(settings: Settings) -> str:
+    host = settings.serving.host
+    return f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{settings.serving.port}"
+
+
+def _start_command(folders: Folders, ports: Ports) -> list[str]:
+    return [
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--disable-usage-stats"),
+        f"--node-ip-address={NODE_ADDRESS}",
+        f"--port={ports.gcs}",
+        f"--num-cpus={cores()}",
+        f"--object-store-memory={OBJECT_STORE_BYTES}",
+        f"--temp-dir={folders.ray}",
+        "--include-dashboard=true",
+        "--dashboard-host=127.0.0.1",
+        f"--dashboard-port={ports.dashboard}",
+        f"--dashboard-agent-listen-port={ports.agent}",
+        f"--ray-client-server-port={ports.client}",
+    ]

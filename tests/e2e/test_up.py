@@ -1,0 +1,111 @@
+"""From a CSV file of two columns to a service that answers, and back to nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+
+import httpx
+import pytest
+
+from deployments.cluster import Cluster
+from pool.repository import CHAMPION, ReleaseRepository
+
+SECOND_UP_S = 60
+"""Generous for a machine that does other things; on an idle one it is a few seconds."""
+
+
+def replicas(service) -> dict[str, set[int]]:
+    """Process ids of the running replicas, by deployment."""
+    record = service.cluster.record()
+    headers = {"Authorization": f"Bearer {service.cluster.token()}"}
+    found = httpx.get(f"{record.dashboard}/api/serve/applications/", headers=headers, timeout=30).json()
+    deployments = found["applications"]["recpool"]["deployments"]
+    return {name: {r["pid"] for r in each["replicas"] if r["state"] == "RUNNING"} for name, each in deployments.items()}
+
+
+def recommend(service, **body) -> dict:
+    reply = httpx.post(f"{service.address}/v1/recommend", json=body, timeout=30)
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+def test_up_recommends_to_a_user_of_ones_own_data(service):
+    assert service.said["titles"]
+    assert len(recommend(service, user_id="пользователь/3", k=5)["items"]) == 5
+
+
+def test_the_printed_curl_works_as_it_stands(service):
+    done = subprocess.run(["sh", "-c", service.said["curl"]], capture_output=True, text=True, timeout=60)
+    assert json.loads(done.stdout)["items"]
+
+
+def test_a_second_up_starts_nothing(service, recpool):
+    before, started = replicas(service), time.monotonic()
+    said = json.loads(recpool("up", "--json").stdout)
+    assert time.monotonic() - started < SECOND_UP_S
+    assert said == service.said
+    assert replicas(service) == before
+
+
+def test_only_the_front_door_is_open_and_only_to_this_machine(service):
+    """Ray's own ports listen wider and want the token; HAProxy's and the replicas' have none."""
+    for process in service.cluster.members():
+        if process.name() == "haproxy":
+            open_to = {c.laddr.ip for c in process.net_connections("tcp") if c.status == "LISTEN"}
+            assert open_to == {"127.0.0.1"}
+            break
+    else:
+        pytest.fail("HAProxy does not run")
+    record = service.cluster.record()
+    assert httpx.get(f"{record.dashboard}/api/serve/applications/", timeout=30).status_code in (401, 403)
+
+
+def test_rays_tools_work_with_the_printed_environment(service):
+    record = service.cluster.record()
+    script = f". {service.said['environment']} && test $RAY_DASHBOARD_ADDRESS = {record.dashboard} && serve status"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=120)
+    assert "RUNNING" in done.stdout, done.stderr
+
+
+def test_a_new_release_is_swapped_in_without_restarting_a_replica(service, recpool):
+    before = replicas(service)
+    version = json.loads(recpool("train", "--json").stdout)["release"]
+    assert version != service.release
+    assert json.loads(recpool("up", "--json").stdout)["release"] == version
+    assert recommend(service, k=1)["versions"]["release"] == version
+    assert replicas(service) == before
+
+
+def test_the_command_line_asks_the_running_service_or_answers_alone(service, recpool):
+    served = json.loads(recpool("recommend", "пользователь/3", "--json").stdout)
+    alone = json.loads(recpool("recommend", "пользователь/3", "--json", "--local").stdout)
+    assert [item["id"] for item in served["items"]] == [item["id"] for item in alone["items"]]
+
+
+def test_a_taken_port_is_named_and_nothing_is_left(service, recpool, tmp_path, home):
+    for name in ("datasets", "releases", "store"):
+        (tmp_path / name).symlink_to(home / name)
+    done = recpool("up", code=1, RECPOOL_HOME=str(tmp_path))
+    assert Cluster(tmp_path).members() == []
+    assert "is held by another program" in done.stderr
+    assert "RECPOOL_SERVING__PORT" in done.stderr
+
+
+def test_a_damaged_release_is_refused_by_file_and_the_running_one_stays(service, recpool, home):
+    repository = ReleaseRepository(home / "releases" / "mine")
+    serving = recommend(service, k=1)["versions"]["release"]
+    damaged = "9000"
+    shutil.copytree(repository.path(serving), repository.folder / damaged)
+    manifest, items = (repository.path(damaged) / name for name in ("manifest.json", "items.parquet"))
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": damaged}))
+    items.write_bytes(items.read_bytes()[:-1] + b"!")
+    repository.point(CHAMPION, damaged)
+    try:
+        assert "items.parquet" in recpool("up", code=2).stderr
+        assert recommend(service, k=1)["versions"]["release"] == serving
+    finally:
+        repository.point(CHAMPION, serving)
+        shutil.rmtree(repository.folder / damaged)

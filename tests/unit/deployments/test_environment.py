@@ -1,0 +1,102 @@
+"""What a cluster is started with."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import stat
+import subprocess
+from pathlib import Path
+
+from configs.settings import build_settings
+from deployments.environment import (
+    LONGEST_SOCKET_FOLDER,
+    Folders,
+    Ports,
+    client_environment,
+    cluster_environment,
+    is_free,
+    write_files,
+)
+
+PORTS = Ports(1, 2, 3, 4, 5001, 6001, 7, 8)
+
+
+def test_chosen_ports_are_free_and_distinct():
+    ports = vars(Ports.choose()).values()
+    assert len(set(ports)) == len(ports)
+    assert all(is_free(port) for port in ports)
+
+
+def test_a_held_port_is_not_free():
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        assert not is_free(holder.getsockname()[1])
+
+
+def test_sockets_stay_below_the_home_unless_its_path_is_too_long():
+    assert Folders(Path("/srv/recpool")).ray == Path("/srv/recpool/run/ray")
+    long = Folders(Path("/srv") / ("x" * 60))
+    other = Folders(Path("/srv") / ("y" * 60))
+    assert len(str(long.sockets)) <= LONGEST_SOCKET_FOLDER
+    assert long.ray != other.ray
+
+
+def test_a_stopped_replica_holds_a_request_little_longer_than_the_default_deadline():
+    settings = build_settings({"serving": {"default_timeout_ms": 1500}})
+    variables = cluster_environment(settings, Folders(Path("/h")), PORTS)
+    assert variables["RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S"] == "3"
+    assert "502" in variables["RAY_SERVE_HAPROXY_RETRY_ON"]
+    assert variables["RAY_worker_niceness"] == "0"
+
+
+def test_every_haproxy_file_lies_in_our_own_folder():
+    variables = cluster_environment(build_settings({}), Folders(Path("/h")), PORTS)
+    paths = [value for name, value in variables.items() if "HAPROXY" in name and value.startswith("/")]
+    assert len(paths) == 6
+    assert all(path.startswith("/h/run/hap") for path in paths)
+
+
+def test_the_token_is_private_and_kept(tmp_path):
+    folders = Folders(tmp_path)
+    write_files(folders, PORTS)
+    first = folders.token.read_text()
+    write_files(folders, PORTS)
+    assert folders.token.read_text() == first
+    assert len(first) >= 32
+    assert stat.S_IMODE(folders.token.stat().st_mode) == 0o600
+
+
+def test_the_shell_snippet_sets_what_rays_tools_need(tmp_path):
+    folders = Folders(tmp_path / "home with space")
+    write_files(folders, PORTS)
+    script = f'. {shlex.quote(str(folders.shell))} && printf %s "$RECPOOL_HOME|$RAY_DASHBOARD_ADDRESS"'
+    said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
+    assert said == f"{folders.home}|{client_environment(folders, PORTS)['RAY_DASHBOARD_ADDRESS']}"
+
+
+def test_the_launcher_moves_open_ports_to_loopback_before_haproxy_starts(tmp_path):
+    folders = Folders(tmp_path)
+    write_files(folders, PORTS)
+    launcher, config = folders.haproxy / "haproxy.sh", folders.haproxy / "node" / "haproxy.cfg"
+    config.parent.mkdir()
+    lines = [
+        "frontend prometheus",
+        "    bind :6001",
+        "frontend http",
+        "    bind 127.0.0.1:8000",
+        "listen stats",
+    ]
+    config.write_text("\n".join([*lines, "  bind *:5001", "    log global", ""]))
+    script = launcher.read_text().rsplit("exec ", 1)[0] + 'echo "$@"\n'
+    launcher.write_text(script)
+    said = subprocess.run([str(launcher), "-f", str(config)], capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["-f", str(config)]
+    written = config.read_text()
+    assert "bind 127.0.0.1:6001" in written
+    assert "bind 127.0.0.1:5001" in written
+    assert "bind *" not in written
+    assert "log global" not in written
+    assert os.access(launcher, os.X_OK)
