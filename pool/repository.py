@@ -29,6 +29,7 @@ from features.files import sync_tree, write_atomically
 
 CHAMPION = "champion"
 FORMAT = 1
+ABANDONED_S = 7 * 86_400
 _VERSION = re.compile(r"[1-9][0-9]{0,8}")
 
 
@@ -108,6 +109,7 @@ class ReleaseRepository:
                 the end, so figures measured while building can be added to it.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._sweep()
         scratch = self.folder / f".draft-{uuid.uuid4().hex}"
         scratch.mkdir()
         try:
@@ -115,6 +117,12 @@ class ReleaseRepository:
             self._publish(scratch, describe)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+
+    def _sweep(self) -> None:
+        """Remove what builds that were killed left behind, once no build can still be writing it."""
+        for draft in self.folder.glob(".draft-*"):
+            if time.time() - draft.stat().st_mtime > ABANDONED_S:
+                shutil.rmtree(draft, ignore_errors=True)
 
     def _publish(self, scratch: Path, describe: dict[str, Any]) -> str:
         files = {

@@ -103,11 +103,11 @@ class Cascade:
         return self._slates(rows, Ranked.of(found), excluded, now_s)
 
     async def _recall_or_popular(self, rows: Sequence[Row], query: RecallQuery | SimilarQuery) -> Candidates:
-        found = await self._call("recall", rows, query, 1) if "recall" in self._stages else None
+        found = await self._call("recall", rows, query) if "recall" in self._stages else None
         if found is None:
             return self.release.popular_candidates(len(rows), self._recall.candidates)
         for row, items in zip(rows, found.items, strict=True):
-            row.trace.counts["recalled"] = int(np.count_nonzero(items))
+            row.trace.counts["recall"] = int(np.count_nonzero(items))
             for source, reason in found.failed:
                 row.trace.degrade(f"recall.{source}", reason)
         return found
@@ -123,16 +123,18 @@ class Cascade:
         if fitting < items.shape[1]:
             self._degrade(rows, stage, "fewer_candidates")
         query = RankQuery(self.release.version, users, np.ascontiguousarray(items[:, :fitting]))
-        return await self._call(stage, rows, query, fitting)
+        for row in rows:
+            row.trace.counts[stage] = fitting
+        return await self._call(stage, rows, query)
 
-    async def _call(self, stage: str, rows: Sequence[Row], query: Any, candidates: int) -> Any | None:
+    async def _call(self, stage: str, rows: Sequence[Row], query: Any) -> Any | None:
         """A stage's answer, or None when it failed or was late; never raises for the stage's sake."""
         timeout_s = self._remaining_ms(rows) / 1000
         try:
             if timeout_s <= 0:
                 raise TimeoutError
             call = asyncio.wait_for(self._stages[stage](query, timeout_s), timeout_s)
-            answer = await self._timed(stage, rows, call)
+            return await self._timed(stage, rows, call)
         except TimeoutError:
             self._degrade(rows, stage, "timeout")
             return None
@@ -140,9 +142,6 @@ class Cascade:
             log.warning("stage %s failed", stage, exc_info=error)
             self._degrade(rows, stage, type(error).__name__ if isinstance(error, RecpoolError) else "failed")
             return None
-        for row in rows:
-            row.trace.counts[stage] = candidates
-        return answer
 
     async def _timed(self, stage: str, rows: Sequence[Row], work: Any) -> Any:
         started = self._clock()

@@ -22,7 +22,7 @@ MAX_K = 500
 MAX_IDS = 1_000
 MAX_SEEDS = 100
 MAX_FIELDS = 64
-MAX_TIMEOUT_MS = 60_000
+MAX_TIMEOUT_MS = 10_000
 MAX_CURSOR = 16_384
 
 
@@ -176,6 +176,6 @@ class Status(BaseModel):
     objectives: list[str]
     plan: dict[str, str] = Field(description="where each stage runs: `fused` or `handle`")
     uptime_s: float
-    requests: int
-    degraded: int
-    errors: int
+    requests: int = Field(description="replies given by this replica, health probes included")
+    degraded: int = Field(description="replies of them that were degraded")
+    errors: int = Field(description="requests that failed")

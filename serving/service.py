@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -63,10 +64,8 @@ class Service:
 
     async def start(self) -> None:
         """Load the champion. With none published the service starts all the same and says it is not ready."""
-        try:
+        with contextlib.suppress(RecpoolError):
             await self.load(None)
-        except RecpoolError as error:
-            self._why_not_ready = error.message
 
     async def load(self, version: str | None) -> str:
         """Make a version (None: the champion) the live one; the running one stays when this fails.
@@ -74,11 +73,15 @@ class Service:
         Raises:
             NotFound, ArtifactError: as `Release.load`; Unavailable: nothing was ever promoted.
         """
-        version = version or self._repository.champion()
-        if version is None:
-            raise Unavailable("no release has been promoted; run `recpool train`")
-        if self._live is None or self._live.release.version != version:
-            self._live = await asyncio.get_running_loop().run_in_executor(self._executor, self._build, version)
+        try:
+            version = version or self._repository.champion()
+            if version is None:
+                raise Unavailable("no release has been promoted; run `recpool train`")
+            if self._live is None or self._live.release.version != version:
+                self._live = await asyncio.get_running_loop().run_in_executor(self._executor, self._build, version)
+        except RecpoolError as error:
+            self._why_not_ready = error.message
+            raise
         return version
 
     def _build(self, version: str) -> _Live:
@@ -144,13 +147,13 @@ class Service:
         started: float,
         debug: bool,
     ) -> dict[str, Any]:
-        self._counts["requests"] += 1
         try:
             [slate] = await run([row])
             reply = build_reply(row, slate, live.release, started, time.monotonic(), debug)
         except Exception:
             self._counts["errors"] += 1
             raise
+        self._counts["requests"] += 1
         self._counts["degraded"] += bool(reply["degraded"])
         return reply
 

@@ -9,7 +9,8 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,17 +20,18 @@ import pytest
 from deployments.cluster import Cluster
 
 USERS, ITEMS, EVENTS = 80, 60, 2_000
-COMMAND_TIMEOUT_S = 280
+COMMAND_TIMEOUT_S = 550
 
 
 @dataclass(frozen=True)
 class Service:
-    """A running service: what `recpool up --json` said, and the home it runs in."""
+    """A running service: what `recpool up --json` said, the home it runs in, and a shell's variables for it."""
 
     address: str
     release: str
     said: dict
     home: Path
+    environment: dict[str, str]
 
     @property
     def cluster(self) -> Cluster:
@@ -42,25 +44,17 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-@pytest.fixture(scope="session")
-def home(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("home")
+@dataclass(frozen=True)
+class Commands:
+    """`recpool` commands against one home; a call fails the test unless it exits with ``code``."""
 
+    home: Path
+    environment: dict[str, str]
 
-@pytest.fixture(scope="session")
-def recpool(home) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run a `recpool` command against the session's home; fails the test unless it exits with ``code``."""
-    variables = {
-        "RECPOOL_HOME": str(home),
-        "RECPOOL_DATASET": "mine",
-        "RECPOOL_SERVING__PORT": str(free_port()),
-    }
-    environment = {**os.environ, **variables}
-
-    def run(*words: str, code: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *words: str, code: int = 0, **more: str) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [sys.executable, "-m", "deployments.cli", *words],
-            env={**environment, **more},
+            env={**os.environ, **self.environment, **more},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -69,10 +63,34 @@ def recpool(home) -> Callable[..., subprocess.CompletedProcess[str]]:
         assert done.returncode == code, f"{words}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
-    return run
+
+@contextmanager
+def brought_up(recpool: Commands) -> Iterator[Service]:
+    """The home's service, from `recpool up` to `recpool down`; nothing of it is left afterwards."""
+    try:
+        said = json.loads(recpool("up", "--json").stdout)
+        yield Service(said["address"], said["release"], said, recpool.home, recpool.environment)
+    finally:
+        recpool("down")
+        shutil.rmtree(Cluster(recpool.home).folders.sockets, ignore_errors=True)
+    assert Cluster(recpool.home).members() == []
 
 
-@pytest.fixture(scope="session")
+def commands(home: Path, **more: str) -> Commands:
+    return Commands(home, {"RECPOOL_HOME": str(home), "RECPOOL_SERVING__PORT": str(free_port()), **more})
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def recpool(home) -> Commands:
+    return commands(home, RECPOOL_DATASET="mine")
+
+
+@pytest.fixture(scope="module")
 def own_data(tmp_path_factory) -> Path:
     """Interactions with nothing but two ids, which hold slashes, spaces and other scripts."""
     file = tmp_path_factory.mktemp("data") / "clicks.csv"
@@ -85,14 +103,16 @@ def own_data(tmp_path_factory) -> Path:
     return file
 
 
-@pytest.fixture(scope="session")
-def service(recpool, own_data, home) -> Iterator[Service]:
-    """Own data, ingested, trained on and served by `recpool up`; ended by `recpool down`."""
+@pytest.fixture(scope="module")
+def service(recpool, own_data) -> Iterator[Service]:
+    """Own data, ingested, trained on and served."""
     recpool("ingest", str(own_data), "--column", "user_id=who", "--column", "item_id=what")
-    try:
-        said = json.loads(recpool("up", "--json").stdout)
-        yield Service(said["address"], said["release"], said, home)
-    finally:
-        recpool("down")
-        shutil.rmtree(Cluster(home).folders.sockets, ignore_errors=True)
-    assert Cluster(home).members() == []
+    with brought_up(recpool) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def movielens(tmp_path_factory) -> Iterator[Service]:
+    """What `make up` brings up on a bare machine: MovieLens-1M, trained by the quick recipe."""
+    with brought_up(commands(tmp_path_factory.mktemp("ml"))) as service:
+        yield service

@@ -53,7 +53,7 @@ async def post(client, body, **headers):
         ({"user_id": "x" * 1_025}, "user_id"),
         ({"user": "u1"}, "user"),
         ({"timeout_ms": 0}, "timeout_ms"),
-        ({"timeout_ms": 60_001}, "timeout_ms"),
+        ({"timeout_ms": 10_001}, "timeout_ms"),
         ({"exclude_item_ids": ["a", 3]}, "exclude_item_ids.1"),
         ({"seed_item_ids": ["a"] * 101}, "seed_item_ids"),
         ('{"user_features": {"age": NaN}}', "user_features.age"),

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from recall import training
+from recall.pipeline import Recall, RecallData, build_recall
+from recall.recipes import RecallRecipe, TowerSettings, recipe
+from recall.sources import RecallRequest
+from recall.training import TowerTrainer
+from recall.two_tower import TowerShape
+
+SMALL = RecallRecipe(TowerSettings(dim=9, hidden=16, epochs=30, batch=16, learning_rate=0.01), neighbours=10)
+QUOTAS = {"ann": 10, "item_to_item": 10, "popular": 10, "fresh": 3}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def trainer(data: RecallData, **changes) -> TowerTrainer:
+    settings = dataclasses.replace(SMALL.tower, **changes)
+    return TowerTrainer(TowerShape.of(data.encoder), data.users, data.items, data.rows, 12, settings, seed=3)
+
+
+def ask(data: RecallData, session: onnxruntime.InferenceSession, users: np.ndarray) -> RecallRequest:
+    batch = data.users.take(users).with_history(*data.rows.histories().latest(users, 12))
+    names = {i.name for i in session.get_inputs()}
+    (vectors,) = session.run(None, {k: v for k, v in batch.inputs().items() if k in names})
+    return RecallRequest(batch, vectors, batch.history)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory, worlds) -> dict[str, Path]:
+    """Folders of the recall parts trained on each world; building twice would double the time of the module."""
+    folders = {name: tmp_path_factory.mktemp(name) for name in worlds}
+    for name, folder in folders.items():
+        figures = build_recall(worlds[name], SMALL, folder, folder / "model.onnx")
+        assert figures["onnx_difference"] <= 1e-5
+    return folders
+
+
+@pytest.mark.parametrize("variant", ["full", "bare"])
+def test_train_write_load_recommend(worlds, built, variant):
+    """Users are recalled unseen items of their own camp; the bare world has ids only, no times."""
+    world, folder = worlds[variant], built[variant]
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
+    assert [o.name for o in session.get_outputs()] == ["user_vector"]
+    recall = Recall.load(folder, items=30)
+    users = np.arange(2, 12)
+    request = ask(world, session, users)
+    merged, failed = recall.recall(request, QUOTAS, 5)
+    assert failed == () and (merged.items >= 2).all()
+    assert not any(set(m) & set(h) for m, h in zip(merged.items.tolist(), request.users.history.tolist(), strict=True))
+    own = (merged.items - 2) % 2 == (users[:, None] - 2) % 2
+    assert own.mean() > 0.9
+
+
+def test_a_batch_of_one_equals_its_row_and_a_cold_user_is_answered(worlds, built):
+    data, folder = worlds["full"], built["full"]
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
+    recall = Recall.load(folder)
+    users = np.arange(2, 8)
+    together, _ = recall.recall(ask(data, session, users), QUOTAS, 20)
+    for row, user in enumerate(users):
+        alone, _ = recall.recall(ask(data, session, np.array([user])), QUOTAS, 20)
+        np.testing.assert_array_equal(alone.items[0], together.items[row][: alone.items.shape[1]])
+    unknown = data.users.take(np.array([1]))
+    cold = RecallRequest(unknown, session_vectors(session, unknown), np.zeros((1, 0), np.int32))
+    answer, failed = recall.recall(cold, QUOTAS, 20)
+    assert failed == () and (answer.items[0, :10] >= 2).all()
+    near = recall.similar(np.array([[2]], np.int32), cold, 5)
+    assert 2 not in near.items and (near.items[0, 0] - 2) % 2 == 0
+
+
+def session_vectors(session, batch) -> np.ndarray:
+    names = {i.name for i in session.get_inputs()}
+    return session.run(None, {k: v for k, v in batch.inputs().items() if k in names})[0]
+
+
+def test_an_interrupted_training_resumes_to_the_same_weights(data, tmp_path):
+    whole, first = trainer(data), trainer(data)
+    for _ in range(7):
+        whole.step()
+    for _ in range(3):
+        first.step()
+    torch.save(first.state_dict(), tmp_path / "state.pt")
+    second = trainer(data)
+    second.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    for _ in range(4):
+        second.step()
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(value, second.model.state_dict()[name]), name
+
+
+def test_the_tower_never_sees_what_it_is_asked(data):
+    batch = trainer(data)._examples.batch(0)
+    assert batch.asked.any(1).all()
+    for row in range(len(batch.users)):
+        assert not set(batch.events[row][batch.asked[row]]) & set(batch.history[row][batch.history[row] > 0])
+
+
+def test_a_sampled_softmax_also_learns(data, monkeypatch):
+    monkeypatch.setattr(training, "FULL_SOFTMAX_UP_TO", 5)
+    sampled = trainer(data, negatives=10)
+    losses = [sampled.step() for _ in range(60)]
+    assert np.mean(losses[-10:]) < np.mean(losses[:10])
+    assert np.isfinite(sampled.item_vectors()).all()
+
+
+def test_items_without_a_training_row_get_the_trained_bucket_not_noise(data):
+    seen = dataclasses.replace(data, rows=data.rows.take(np.flatnonzero(data.rows.items != 9)))
+    model = trainer(seen)
+    vectors = model.item_vectors()
+    model.model.item.id.weight.data[9] = 100.0
+    np.testing.assert_array_equal(model.item_vectors()[9], vectors[9])
+
+
+def test_an_unknown_recipe_lists_the_known_ones():
+    with pytest.raises(Exception, match="quick"):
+        recipe("slow")
