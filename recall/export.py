@@ -1,0 +1,89 @@
+"""The user tower as an ONNX file."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import torch
+from torch import Tensor, nn
+
+from configs.errors import ArtifactError
+from features.encoding import UserBatch
+from recall.two_tower import TowerShape, UserTower
+
+OPSET = 18
+TOLERANCE = 1e-5
+"""Largest difference to torch, relative to the largest vector entry (and absolute below 1)."""
+
+
+class _Positional(nn.Module):
+    """The tower with its inputs by position, as the exporter wants them."""
+
+    def __init__(self, tower: UserTower, names: list[str]):
+        super().__init__()
+        self.tower, self.names = tower, names
+
+    def forward(self, *arrays: Tensor) -> Tensor:
+        return self.tower(dict(zip(self.names, arrays, strict=True)))
+
+
+def tower_inputs(shape: TowerShape) -> list[str]:
+    """Names of the arrays the user tower reads; kinds of field without columns are left out."""
+    optional = {"user_cat": shape.user_cat, "user_num": shape.user_num, "user_multi": shape.user_multi}
+    return [*(name for name, size in optional.items() if size), "history", "signal"]
+
+
+def export_user_tower(tower: UserTower, shape: TowerShape, sample: UserBatch, path: Path) -> float:
+    """Write the tower with a dynamic batch axis and output ``user_vector`` [B, D] float32.
+
+    Args:
+        sample: at least two encoded rows; they fix the widths and are used for the parity check.
+    Returns:
+        the largest absolute difference between torch and ONNX Runtime.
+    Raises:
+        ArtifactError: the difference is above `TOLERANCE`.
+    """
+    tower.eval()
+    arrays = sample.inputs()
+    names = tower_inputs(shape)
+    values = tuple(torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in names)
+    batch = torch.export.Dim("batch", min=1)
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), _quiet("torch.onnx"):
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            _Positional(tower, names), values, str(path), input_names=names, output_names=["user_vector"],
+            dynamic_shapes=(tuple({0: batch} for _ in values),), opset_version=OPSET, dynamo=True, external_data=False,
+            verbose=False,
+        )
+    return _check_parity(tower, names, arrays, path)
+
+
+def _check_parity(tower: UserTower, names: list[str], arrays: dict[str, np.ndarray], path: Path) -> float:
+    with torch.no_grad():
+        expected = tower({name: torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in names}).numpy()
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    worst = 0.0
+    for rows in (slice(None), slice(0, 1)):
+        (found,) = session.run(["user_vector"], {name: arrays[name][rows] for name in names})
+        worst = max(worst, float(np.abs(np.asarray(found) - expected[rows]).max(initial=0.0)))
+    if worst > TOLERANCE * max(1.0, float(np.abs(expected).max(initial=0.0))):
+        raise ArtifactError(f"{path}: ONNX differs from torch by {worst:.2g}; the export is wrong, rebuild the release")
+    return worst
+
+
+@contextlib.contextmanager
+def _quiet(name: str):
+    """Keep a chatty logger to errors for a while."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

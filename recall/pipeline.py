@@ -1,0 +1,176 @@
+"""From training rows to the recall part of a release, and back to something that answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from features.datasets import IndexedInteractions
+from features.encoding import Encoder, ItemBatch, UserBatch
+from recall.export import export_user_tower
+from recall.index import AnnIndex
+from recall.index_spec import IndexSpec
+from recall.item_to_item import NeighbourTable, train_neighbours
+from recall.merge import Merged, merge
+from recall.ranked_lists import RankedLists, first_seen, fresh_lists, popular_lists, segment_column
+from recall.recipes import RecallRecipe
+from recall.sources import AnnSource, ItemToItemSource, ListSource, RecallRequest, Source, retrieve_all
+from recall.training import TowerTrainer
+from recall.training_data import interaction_matrix
+from recall.two_tower import TowerShape
+
+Progress = Callable[[str, float], None]
+"""Called with what is being done and the share of it that is done, in [0, 1]."""
+POPULAR_FILE, FRESH_FILE = "popular.npz", "fresh.npz"
+PARITY_ROWS = 64
+
+
+@dataclass(frozen=True)
+class RecallData:
+    """What recall trains on.
+
+    users: profiles by user index, [U + 2] rows; items: catalogue by item index, [I + 2] rows (see
+    `Encoder.item_table`); rows: training interactions; item_dates_s: [I + 2] float64 seconds since
+    1970 when an item became available, NaN where unknown, or None.
+    """
+
+    encoder: Encoder
+    users: UserBatch
+    items: ItemBatch
+    rows: IndexedInteractions
+    item_dates_s: np.ndarray | None = None
+
+
+def build_recall(
+    data: RecallData,
+    recipe: RecallRecipe,
+    folder: Path,
+    tower_path: Path,
+    *,
+    spec: IndexSpec | None = None,
+    segment_field: str | None = None,
+    seed: int = 0,
+    progress: Progress = lambda what, share: None,
+) -> dict[str, float]:
+    """Train everything and write it.
+
+    Args:
+        folder: existing; gets index, item vectors, neighbours and ranked lists.
+        tower_path: the user tower's ONNX file.
+    Returns:
+        figures of the training by name.
+    Raises:
+        ArtifactError, ConfigError: what is to be written is wrong; names it.
+    """
+    trainer = train_tower(data, recipe, seed, progress)
+    parity = write_tower(trainer, data, folder, tower_path, spec, seed)
+    write_neighbours(data, recipe, folder, progress)
+    write_lists(data, recipe, folder, segment_field)
+    return {"tower_steps": float(trainer.step_count), "tower_loss": trainer.recent_loss, "onnx_difference": parity}
+
+
+def train_tower(
+    data: RecallData, recipe: RecallRecipe, seed: int = 0, progress: Progress = lambda what, share: None
+) -> TowerTrainer:
+    """Run the two-tower's training to its end."""
+    length = data.encoder.schema.history.length
+    shape = TowerShape.of(data.encoder)
+    trainer = TowerTrainer(shape, data.users, data.items, data.rows, length, recipe.tower, seed)
+    while not trainer.done:
+        trainer.step()
+        progress("two-tower", trainer.step_count / trainer.total_steps)
+    return trainer
+
+
+def write_tower(
+    trainer: TowerTrainer,
+    data: RecallData,
+    folder: Path,
+    tower_path: Path,
+    spec: IndexSpec | None = None,
+    seed: int = 0,
+) -> float:
+    """Write index, item vectors and user tower; returns the ONNX difference."""
+    AnnIndex.build(trainer.item_vectors(), spec, seed).save(folder)
+    rows = np.arange(min(PARITY_ROWS, len(data.users)))
+    histories = data.rows.histories().latest(rows, data.encoder.schema.history.length)
+    sample = data.users.take(rows).with_history(*histories)
+    return export_user_tower(trainer.model.user, trainer.model.shape, sample, tower_path)
+
+
+def write_neighbours(
+    data: RecallData, recipe: RecallRecipe, folder: Path, progress: Progress = lambda what, share: None
+) -> None:
+    progress("item-to-item", 0.0)
+    matrix = interaction_matrix(data.rows, data.encoder.item_rows)
+    train_neighbours(matrix, recipe.neighbours, recipe.ease_l2).save(folder)
+    progress("item-to-item", 1.0)
+
+
+def write_lists(data: RecallData, recipe: RecallRecipe, folder: Path, segment_field: str | None = None) -> None:
+    size, column = data.encoder.item_rows, segment_column(data.encoder, segment_field)
+    popular_lists(data.rows, size, data.users, column, recipe.half_life_days).save(folder / POPULAR_FILE)
+    fresh_lists(data.rows, size, first_seen(data.rows, size, data.item_dates_s)).save(folder / FRESH_FILE)
+
+
+@dataclass(frozen=True)
+class Recall:
+    """The loaded sources of one release. Searches are thread-safe."""
+
+    index: AnnIndex
+    sources: Mapping[str, Source]
+    popular: RankedLists
+
+    @classmethod
+    def load(cls, folder: Path, items: int | None = None, nprobe: int | None = None) -> Recall:
+        """Read what `build_recall` wrote.
+
+        Args:
+            items: how many items the release has (item vocabulary without its two first rows).
+        Raises:
+            ArtifactError: a file is missing, unreadable or made for another catalogue.
+        """
+        index = AnnIndex.load(folder, items)
+        popular = RankedLists.load(folder / POPULAR_FILE, items)
+        found: list[Source] = [
+            AnnSource(index, nprobe),
+            ItemToItemSource(NeighbourTable.load(folder, items)),
+            ListSource("popular", popular),
+            ListSource("fresh", RankedLists.load(folder / FRESH_FILE, items)),
+        ]
+        return cls(index, {source.name: source for source in found}, popular)
+
+    def recall(
+        self, request: RecallRequest, quotas: Mapping[str, int], limit: int
+    ) -> tuple[Merged, tuple[tuple[str, str], ...]]:
+        """Ask every source in turn and merge; also (source, reason) of those that failed.
+
+        To run the sources side by side under timeouts, call their `retrieve` and `merge` yourself.
+        """
+        results, failed = retrieve_all(self.sources, request, quotas)
+        return merge(results, quotas, limit, rows=len(request)), failed
+
+    def similar(self, seeds: np.ndarray, request: RecallRequest, limit: int) -> Merged:
+        """Items like seeds [B, S] int32: neighbours and nearest vectors, merged; seeds are not returned."""
+        source = self.sources["item_to_item"]
+        assert isinstance(source, ItemToItemSource)
+        excluded = np.concatenate([request.excluded, seeds], 1)
+        vectors = mean_vectors(self.index.vectors, seeds)
+        wider = RecallRequest(request.users, vectors, excluded, request.eligible)
+        near = self.sources["ann"].retrieve(wider, limit)
+        together = source.similar(seeds, wider, limit)
+        results = {"ann": near, "item_to_item": together}
+        return merge(results, dict.fromkeys(results, limit), limit, rows=len(seeds))
+
+
+def mean_vectors(vectors: np.ndarray, seeds: np.ndarray) -> np.ndarray:
+    """Mean of the seeds' unit vectors [B, D] float32; the bias is left out, so likeness is not popularity."""
+    known = (seeds > 1) & (seeds < len(vectors))
+    picked = np.array(vectors[np.where(known, seeds, 0)], np.float32)
+    picked[..., -1] = 0.0
+    norms = np.linalg.norm(picked, axis=2, keepdims=True)
+    unit = np.where(known[..., None], picked / np.maximum(norms, 1e-12), 0.0)
+    return (unit.sum(1) / np.maximum(known.sum(1, keepdims=True), 1)).astype(np.float32)
