@@ -68,8 +68,9 @@ class RankingSettings(_Branch):
     engine: Literal["onnx", "torch"] = Field("onnx", description="what runs the rankers; onnx is faster on CPU")
     threads: int = Field(1, ge=1, le=256, description="threads one model call may use; the cores of the slice")
     weights: dict[str, float] = Field(
-        default_factory=lambda: {"engage": 1.0, "like": 1.0, "rating": 0.2},
-        description="weight of each objective in the final score; an objective the release lacks is ignored",
+        default_factory=lambda: {"recall": 1.0, "engage": 1.0, "like": 1.0, "rating": 0.2},
+        description="weight of each objective in the final score; recall is its evidence for an item in standard "
+        "deviations, the others are the rankers'; an objective the release lacks is ignored",
     )
     caps: dict[str, int] = Field(
         default_factory=dict,

@@ -84,6 +84,8 @@ def spec(folder: Path, name: str = "ml-1m") -> IngestSpec:
         separators={"genre": " "},
         time_unit="s",
         positive_at=4.0,
+        # A tenth of the users have more than 400 events, and recall loses without the older ones.
+        history_length=512,
     )
 
 

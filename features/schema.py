@@ -18,7 +18,8 @@ USER_ID = "user_id"
 ITEM_ID = "item_id"
 VALUE = "value"
 TIME = "time_s"
-RESERVED_ITEM_COLUMNS = ("hidden", "available_from_s", "expires_at_s")
+AVAILABLE_FROM = "available_from_s"
+RESERVED_ITEM_COLUMNS = ("hidden", AVAILABLE_FROM, "expires_at_s")
 """Item columns that decide eligibility; they are never model features."""
 
 

@@ -19,7 +19,6 @@ import numpy as np
 from configs.errors import RecpoolError
 from configs.settings import RankingSettings, RecallSettings
 from features.encoding import UserBatch
-from ranking.objectives import combine
 from serving.degradation import StageCosts
 from serving.hydration import Hydrator
 from serving.post import STAGE as POST
@@ -157,7 +156,7 @@ class Cascade:
         """Candidates by the stage's weighted objectives; without them the order stays."""
         if objectives is None:
             return ranked
-        return ranked.reordered(combine(objectives, self.release.objectives, self._ranking.weights), objectives)
+        return ranked.reordered(objectives, self.release.objectives, self._ranking.weights)
 
     def _slates(self, rows: Sequence[Row], ranked: Ranked, excluded: Sequence[np.ndarray], now_s: float) -> list[Slate]:
         started = self._clock()

@@ -7,11 +7,13 @@ and at last from the popular items.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from configs.settings import RankingSettings
+from ranking.objectives import RECALL, combine
 from ranking.rerank import Caps, select
 from serving.cursor import MAX_ITEMS
 from serving.preparation import Row
@@ -23,42 +25,53 @@ STAGE = "post"
 
 @dataclass(frozen=True)
 class RankedRow:
-    """Candidates of one user, best first: items [n] int32, scores [n], sources [n], objectives [n, O]."""
+    """Candidates of one user, best first: items [n] int32, scores [n], sources [n], objectives [n, O] by ``names``."""
 
     items: np.ndarray
     scores: np.ndarray
     sources: np.ndarray
     objectives: np.ndarray | None
+    names: tuple[str, ...]
 
     def take(self, places: np.ndarray) -> RankedRow:
         objectives = None if self.objectives is None else self.objectives[places]
-        return RankedRow(self.items[places], self.scores[places], self.sources[places], objectives)
+        return RankedRow(self.items[places], self.scores[places], self.sources[places], objectives, self.names)
 
     def slate(self, k: int, trace: Trace, more: bool = False) -> Slate:
         best = self.take(np.arange(min(k, len(self.items))))
-        return Slate(best.items, best.scores, best.sources, best.objectives, more, trace)
+        return Slate(best.items, best.scores, best.sources, best.objectives, self.names, more, trace)
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """Candidates of B users, best first, padded with 0; objectives [B, C, O], NaN where not ranked, or None."""
+    """Candidates of B users, best first, padded with 0; objectives [B, C, O], NaN where not ranked, or None.
+
+    ``evidence`` [B, C] is what recall holds for each candidate; it stays with it whatever the order.
+    """
 
     items: np.ndarray
     scores: np.ndarray
     sources: np.ndarray
+    evidence: np.ndarray | None = None
     objectives: np.ndarray | None = None
+    names: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, found: Candidates) -> Ranked:
         """Recall's own order."""
-        return cls(found.items, found.scores, found.sources)
+        return cls(found.items, found.scores, found.sources, found.scores)
 
-    def reordered(self, scores: np.ndarray, objectives: np.ndarray) -> Ranked:
-        """Sort the first F candidates by ``scores`` [B, F]; the others stay behind as reserves.
+    def reordered(self, objectives: np.ndarray, names: tuple[str, ...], weights: Mapping[str, float]) -> Ranked:
+        """Sort the first F candidates by a ranker's objectives [B, F, O], and recall's evidence where there is some.
 
-        Non-finite scores and padding sink to the end of the F; equal scores keep their order.
+        The others stay behind as reserves. Non-finite scores and padding sink to the end of the F;
+        equal scores keep their order.
         """
-        head = scores.shape[1]
+        head = objectives.shape[1]
+        if self.evidence is not None:
+            objectives = np.concatenate([self.evidence[:, :head, None], objectives], axis=2)
+            names = (RECALL, *names)
+        scores = combine(objectives, names, weights)
         usable = np.isfinite(scores) & (self.items[:, :head] > 0)
         order = np.argsort(np.where(usable, -scores, np.inf), axis=1, kind="stable")
         rest = np.broadcast_to(np.arange(head, self.items.shape[1]), (len(order), self.items.shape[1] - head))
@@ -66,18 +79,22 @@ class Ranked:
         full_scores = np.concatenate([np.where(usable, scores, np.nan), self.scores[:, head:]], axis=1)
         full = np.full((*self.items.shape, objectives.shape[2]), np.nan, np.float32)
         full[:, :head] = objectives
+        evidence = None if self.evidence is None else np.take_along_axis(self.evidence, order, 1)
         return Ranked(
             np.take_along_axis(self.items, order, 1),
             np.take_along_axis(full_scores, order, 1),
             np.take_along_axis(self.sources, order, 1),
+            evidence,
             np.take_along_axis(full, order[:, :, None], 1),
+            names,
         )
 
     def row(self, position: int) -> RankedRow:
         """One user's candidates without the padding."""
         places = np.flatnonzero(self.items[position])
         objectives = None if self.objectives is None else self.objectives[position]
-        return RankedRow(self.items[position], self.scores[position], self.sources[position], objectives).take(places)
+        found = self.items[position], self.scores[position], self.sources[position]
+        return RankedRow(*found, objectives, self.names).take(places)
 
 
 def choose_slate(
@@ -146,6 +163,7 @@ def _backfill(row: Row, chosen: RankedRow, excluded: np.ndarray, release: Releas
         np.concatenate([chosen.scores, missing]),
         np.concatenate([chosen.sources, np.zeros(len(spare), np.uint8)]),
         objectives,
+        chosen.names,
     )
 
 

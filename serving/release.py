@@ -75,8 +75,7 @@ class Release:
     def popular_candidates(self, rows: int, count: int) -> Candidates:
         """The most popular items for each of ``rows`` users, as if recall had found them; sources are 0."""
         items = np.broadcast_to(self.popular[:count], (rows, min(count, len(self.popular))))
-        scores = np.broadcast_to(-np.arange(items.shape[1], dtype=np.float32), items.shape)
-        return Candidates(items, scores, np.zeros(items.shape, np.uint8))
+        return Candidates(items, np.zeros(items.shape, np.float32), np.zeros(items.shape, np.uint8))
 
     def ids(self, items: np.ndarray) -> list[str]:
         """External ids of item indices [n]."""

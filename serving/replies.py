@@ -50,7 +50,7 @@ def build_reply(
         "degraded": [{"stage": stage, "reason": reason} for stage, reason in slate.trace.degraded],
         "versions": release.versions,
         "took_ms": round((now_s - started_s) * 1000, 3),
-        "debug": _debug(slate, ids, release.objectives) if debug else None,
+        "debug": _debug(slate, ids) if debug else None,
     }
 
 
@@ -84,11 +84,11 @@ def _next_cursor(row: Row, slate: Slate, ids: Sequence[str]) -> str | None:
     return encode_cursor(shown) if len(shown) < MAX_ITEMS else None
 
 
-def _debug(slate: Slate, ids: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
+def _debug(slate: Slate, ids: Sequence[str]) -> dict[str, Any]:
     objectives = {}
     if slate.objectives is not None:
         objectives = {
-            i: dict(zip(names, map(_finite, values), strict=True))
+            i: dict(zip(slate.names, map(_finite, values), strict=True))
             for i, values in zip(ids, slate.objectives.tolist(), strict=True)
         }
     trace = slate.trace

@@ -87,13 +87,14 @@ class Slate:
     """The items chosen for one request, best first.
 
     items [n] int32, scores [n] float32 (NaN when nothing ranked them), sources [n] uint8,
-    objectives [n, O] float32 or None when fine rank was skipped. ``more`` says whether a next page
-    may hold anything.
+    objectives [n, O] float32 in the order of ``names``, or None when nothing ranked them. ``more`` says
+    whether a next page may hold anything.
     """
 
     items: np.ndarray
     scores: np.ndarray
     sources: np.ndarray
     objectives: np.ndarray | None
+    names: tuple[str, ...]
     more: bool
     trace: Trace
