@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from configs.settings import RecallSettings, SourceSettings
+from features.encoding import FIRST_KNOWN
+from recall.index import AnnIndex
+from recall.pipeline import Recall
+from recall.ranked_lists import RankedLists
+from recall.sources import AnnSource, ListSource, SourceResult
+from serving.recalling import LocalRecall
+from serving.types import RecallQuery
+
+DIM = 4
+NOTHING = np.zeros((1, 0), np.int32)
+
+
+class FakeTower:
+    """Gives the same vector to everyone, or raises."""
+
+    def __init__(self, vector):
+        self.vector = vector
+
+    def run(self, inputs):
+        if self.vector is None:
+            raise RuntimeError("tower broke")
+        return {"user_vector": np.tile(np.float32(self.vector), (len(inputs["history"]), 1))}
+
+
+class FakeSource:
+    """Raises, or answers late."""
+
+    name = "fresh"
+
+    def __init__(self, error: Exception | None = None, delay_s: float = 0.0):
+        self.error, self.delay_s = error, delay_s
+
+    def retrieve(self, request, n):
+        time.sleep(self.delay_s)
+        if self.error:
+            raise self.error
+        items = np.full((len(request), 1), 3, np.int32)
+        return SourceResult(items * request.usable(items), np.ones(items.shape, np.float32))
+
+
+@pytest.fixture
+def release(make_release):
+    return make_release(hidden=(0,))
+
+
+@pytest.fixture
+def make_stage(release):
+    executor = ThreadPoolExecutor(4)
+
+    def make(vector=(1, 0, 0, 0), fresh=None) -> LocalRecall:
+        vectors = np.random.default_rng(0).normal(size=(release.encoder.item_rows, DIM)).astype(np.float32)
+        index = AnnIndex.build(vectors)
+        lists = RankedLists(np.tile(release.popular, (2, 1)), np.tile(-np.arange(60, dtype=np.float32), (2, 1)))
+        sources = {"ann": AnnSource(index), "popular": ListSource("popular", lists), "fresh": fresh or FakeSource()}
+        settings = RecallSettings(sources={name: SourceSettings(quota=20, timeout_ms=100) for name in sources})
+        return LocalRecall(FakeTower(vector), Recall(index, sources, lists), release.catalogue, settings, executor)
+
+    yield make
+    executor.shutdown()
+
+
+def query(release, filters=(None,), excluded=NOTHING) -> RecallQuery:
+    users = release.encoder.encode_users([{}] * len(filters))
+    return RecallQuery("1", users, excluded, filters, 0.0)
+
+
+async def test_all_sources_answer_and_are_known_by_their_bits(make_stage, release):
+    found = await make_stage()(query(release), 1.0)
+    assert found.failed == ()
+    assert np.bitwise_or.reduce(found.sources[0]) == 0b1101  # ann, popular, fresh
+    assert (found.items >= FIRST_KNOWN).all()
+
+
+@pytest.mark.parametrize(
+    ("fresh", "reason"), [(FakeSource(error=ValueError("no")), "failed"), (FakeSource(delay_s=1.0), "timeout")]
+)
+async def test_a_source_that_fails_or_is_late_is_named_and_the_others_answer(make_stage, release, fresh, reason):
+    started = time.monotonic()
+    found = await make_stage(fresh=fresh)(query(release), 5.0)
+    assert found.failed == (("fresh", reason),)
+    assert found.items.shape[1] >= 20
+    assert time.monotonic() - started < 0.9
+
+
+@pytest.mark.parametrize(
+    ("vector", "reason"),
+    [(None, "failed"), ((np.nan, 0, 0, 0), "non_finite_vector"), ((np.inf, 0, 0, 0), "non_finite_vector")],
+)
+async def test_without_a_usable_user_vector_the_other_sources_answer(make_stage, release, vector, reason):
+    found = await make_stage(vector=vector)(query(release), 1.0)
+    assert ("ann", reason) in found.failed
+    assert np.isfinite(found.scores).all()
+    assert set(found.items[0]) >= set(release.popular[:20])
+
+
+async def test_hidden_excluded_and_filtered_items_are_recalled_by_no_source(make_stage, release):
+    excluded = np.array([[61, 60], [0, 0]], np.int32)
+    found = await make_stage()(query(release, filters=(None, "year >= 2035"), excluded=excluded), 1.0)
+    assert not {2, 60, 61} & set(found.items[0])
+    years = {release.catalogue.metadata([i])[0]["year"] for i in found.items[1] if i}
+    assert years == set(range(2035, 2040))
