@@ -50,7 +50,17 @@ def main() -> None:
 def run(protocol: str) -> dict[str, Any]:
     """The command a user would give; its progress goes to standard error as it comes."""
     recipe = "quick" if is_quick() else "full"
-    command = [sys.executable, "-m", "deployments.cli", "evaluate", "--protocol", protocol, "--recipe", recipe, "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "deployments.cli",
+        "evaluate",
+        "--protocol",
+        protocol,
+        "--recipe",
+        recipe,
+        "--json",
+    ]
     print("$ recpool " + " ".join(command[3:]), flush=True)
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 

@@ -57,8 +57,15 @@ def export_user_tower(tower: UserTower, shape: TowerShape, sample: UserBatch, pa
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), _quiet("torch.onnx"):
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            _Positional(tower, names), values, str(path), input_names=names, output_names=["user_vector"],
-            dynamic_shapes=(tuple({0: batch} for _ in values),), opset_version=OPSET, dynamo=True, external_data=False,
+            _Positional(tower, names),
+            values,
+            str(path),
+            input_names=names,
+            output_names=["user_vector"],
+            dynamic_shapes=(tuple({0: batch} for _ in values),),
+            opset_version=OPSET,
+            dynamo=True,
+            external_data=False,
             verbose=False,
         )
     return _check_parity(tower, names, arrays, path)

@@ -54,7 +54,7 @@ class IndexSpec:
             factory = re.sub(r"IVF\d+", f"IVF{nlist}", factory)
         found = re.search(r"IVF(\d+)", factory)
         lists = int(found.group(1)) if found else 1
-        return cls(factory, nprobe or max(1, lists // 20), refine if refine is not None else 1.0)
+        return cls(factory, nprobe or max(1, lists // 20), refine or 0.0)
 
 
 def _quantiser(dim: int) -> str:

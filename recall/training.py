@@ -32,8 +32,16 @@ class TowerTrainer:
         history_length: events a user row carries in serving.
     """
 
-    def __init__(self, shape: TowerShape, users: UserBatch, items: ItemBatch, rows: IndexedInteractions,
-                 history_length: int, settings: TowerSettings, seed: int = 0):
+    def __init__(
+        self,
+        shape: TowerShape,
+        users: UserBatch,
+        items: ItemBatch,
+        rows: IndexedInteractions,
+        history_length: int,
+        settings: TowerSettings,
+        seed: int = 0,
+    ):
         self.settings, self._seed, self._users = settings, seed, users
         self._items = {name: torch.from_numpy(array) for name, array in items.inputs().items()}
         self._examples = TowerExamples(rows, history_length, settings, seed)

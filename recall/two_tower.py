@@ -151,7 +151,7 @@ class TwoTower(nn.Module):
             self.user.history.weight[:, :width] = vectors * 2.0 * share**-0.25
             self.item.id.weight[:, :width] = vectors * share**0.25
             self.item.id.weight[:, -1] = centred - centred.mean()
-            self.item.id.weight[:UNKNOWN + 1, :-1] = 0.0
+            self.item.id.weight[: UNKNOWN + 1, :-1] = 0.0
 
 
 def _table(rows: int, dim: int) -> nn.Embedding:

@@ -88,7 +88,7 @@ def _build_rankers(
     progress: Progress,
 ) -> dict[str, float]:
     """Train and write both rankers; returns the validation AUC of each."""
-    train, valid = _held_out(rows)
+    train, valid = _held_out(rows, recipe.rows)
     view = "others" if rows.times is None else "earlier"
     data = prepare(encoder, users, items, train, valid, view, rows if view == "earlier" else None)
     rankers = train_rankers(
@@ -106,11 +106,12 @@ def _fitted(recipe: Recipe, dataset: Dataset, objectives: tuple[str, ...]) -> Re
     return recipe if liked is None else replace(recipe, like_at=liked)
 
 
-def _held_out(rows: IndexedInteractions) -> tuple[IndexedInteractions, IndexedInteractions]:
-    """Training and validation rows: the newest are held out, or some at random when there are no times."""
-    count = int(len(rows) * VALID_SHARE)
+def _held_out(rows: IndexedInteractions, most: int | None) -> tuple[IndexedInteractions, IndexedInteractions]:
+    """Up to ``most`` training rows and the validation rows: the newest, or some at random when there are no times."""
+    cut = len(rows) - int(len(rows) * VALID_SHARE)
     if rows.times is None:
         order = np.random.default_rng(0).permutation(len(rows))
     else:
         order = np.argsort(rows.times, kind="stable")
-    return rows.take(np.sort(order[: len(rows) - count])), rows.take(np.sort(order[len(rows) - count :]))
+    train = order[max(0, cut - most) if most else 0 : cut]
+    return rows.take(np.sort(train)), rows.take(np.sort(order[cut:]))

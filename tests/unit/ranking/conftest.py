@@ -38,27 +38,33 @@ RECIPE = Recipe("test", SCHEDULE, replace(SCHEDULE, distil_weight=1.0), FINE, CO
 
 def dataset(fields: tuple[FeatureField, ...] = FIELDS, values: bool = True, seed: int = 0) -> Dataset:
     rng = np.random.default_rng(seed)
-    users = pa.table({
-        "user_id": [f"u/{n}" for n in range(USERS)],
-        "age": rng.integers(18, 80, USERS).astype(float),
-        "city": [f"c{n % 4}" for n in range(USERS)],
-        "tags": [[f"t{n % 3}", f"t{n % 5}"] for n in range(USERS)],
-    })
-    items = pa.table({
-        "item_id": [f"i {n}" for n in range(ITEMS)],
-        "year": rng.integers(1990, 2020, ITEMS).astype(float),
-        "maker": [f"m{n % 5}" for n in range(ITEMS)],
-        "genres": [[f"g{n % 2}", f"g{2 + n % 3}"] for n in range(ITEMS)],
-    })
+    users = pa.table(
+        {
+            "user_id": [f"u/{n}" for n in range(USERS)],
+            "age": rng.integers(18, 80, USERS).astype(float),
+            "city": [f"c{n % 4}" for n in range(USERS)],
+            "tags": [[f"t{n % 3}", f"t{n % 5}"] for n in range(USERS)],
+        }
+    )
+    items = pa.table(
+        {
+            "item_id": [f"i {n}" for n in range(ITEMS)],
+            "year": rng.integers(1990, 2020, ITEMS).astype(float),
+            "maker": [f"m{n % 5}" for n in range(ITEMS)],
+            "genres": [[f"g{n % 2}", f"g{2 + n % 3}"] for n in range(ITEMS)],
+        }
+    )
     pairs = np.array([(u, i) for u in range(USERS) for i in rng.permutation(ITEMS)[:14]])
     likes = (pairs[:, 0] + pairs[:, 1]) % 2 == 0
     ratings = np.where(likes, 5.0, 2.0).astype(np.float32)
-    interactions = pa.table({
-        "user_id": [f"u/{u}" for u in pairs[:, 0]],
-        "item_id": [f"i {i}" for i in pairs[:, 1]],
-        "value": pa.array(ratings if values else [None] * len(pairs), pa.float32()),
-        "time_s": rng.permutation(len(pairs)).astype(float),
-    })
+    interactions = pa.table(
+        {
+            "user_id": [f"u/{u}" for u in pairs[:, 0]],
+            "item_id": [f"i {i}" for i in pairs[:, 1]],
+            "value": pa.array(ratings if values else [None] * len(pairs), pa.float32()),
+            "time_s": rng.permutation(len(pairs)).astype(float),
+        }
+    )
     schema = FeatureSchema(fields=fields, history=HistorySpec(length=LENGTH, positive_at=4.0 if values else None))
     return Dataset("synthetic", schema, interactions, users, items)
 

@@ -82,8 +82,10 @@ def test_mmr_takes_the_best_item_of_every_round(n, diversity, seed):
     span = max(scores.max() - scores.min(), 1e-12)
     expected: list[int] = []
     for _ in range(n):
+
         def worth(p: int) -> float:
             nearest = max((likeness[p, q] for q in expected), default=0.0)
             return (1 - diversity) * (scores[p] - scores.min()) / span - diversity * nearest
+
         expected.append(max((p for p in range(n) if p not in expected), key=worth))
     assert mmr(scores, likeness, n, diversity).tolist() == expected

@@ -19,8 +19,13 @@ def request(rows: int, excluded=None, eligible=None, history=None, segments=None
     cat = np.ones((rows, 2), np.int32)
     if segments is not None:
         cat[:, 1] = segments
-    users = UserBatch(cat, np.zeros((rows, 0), np.float32), np.zeros((rows, 0, 1), np.int32), history,
-                      np.where(history > 0, 2, 0).astype(np.int8))
+    users = UserBatch(
+        cat,
+        np.zeros((rows, 0), np.float32),
+        np.zeros((rows, 0, 1), np.int32),
+        history,
+        np.where(history > 0, 2, 0).astype(np.int8),
+    )
     vectors = np.random.default_rng(1).normal(size=(rows, DIM)).astype(np.float32)
     excluded = np.zeros((rows, 0), np.int32) if excluded is None else np.array(excluded, np.int32)
     return RecallRequest(users, vectors, excluded, eligible)

@@ -1,0 +1,225 @@
+"""Training a ranker in steps that can be stopped and resumed exactly."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ranking.coarse import CoarseRanker
+from ranking.fine import FineRanker
+from ranking.groups import GroupBatch, GroupedRows
+from ranking.inputs import Fields
+from ranking.layers import drop_ids
+from ranking.losses import sampled_softmax, value_losses
+from ranking.recipes import Recipe, Schedule
+
+Model = FineRanker | CoarseRanker
+LOWEST_RATE = 0.02
+"""The cosine schedule ends at this share of the learning rate."""
+
+
+class RankTrainer:
+    """Steps over grouped rows; with a teacher, also towards the teacher's logits.
+
+    All randomness of a step follows from the seed and the step's number, so weights, optimiser and
+    the count of steps are the whole state.
+
+    Args:
+        model: trained in place; `averaged` gives the weights to keep.
+        users, items: fields of every user and item by index, [users + 2] and [items + 2] rows.
+        rows: training rows.
+        teacher: a trained ranker with the same objectives.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        users: Fields,
+        items: Fields,
+        rows: GroupedRows,
+        recipe: Recipe,
+        schedule: Schedule,
+        teacher: Model | None = None,
+    ):
+        self.model, self.users, self.items, self.rows = model, users, items, rows
+        self.recipe, self.schedule, self.teacher = recipe, schedule, teacher
+        self.names = model.config.objectives
+        self._values = torch.from_numpy(rows.rows.values.astype(np.float32))
+        self._targets = torch.from_numpy(rows.rows.items.astype(np.int64))
+        self.rating_mean, self.rating_std = value_stats(rows.rows.values)
+        self._odds = _sampling_odds(rows.rows.items, len(items.cat))
+        self._optimizer = _optimizer(model, schedule)
+        self._average = {name: p.detach().clone() for name, p in model.named_parameters()}
+        self.step_count = 0
+        self._epoch, self._order = -1, np.zeros((0, rows.size), np.int64)
+        self._per_step = max(1, schedule.groups // schedule.micro)
+        # Groups shift from epoch to epoch, so their number does too; the first epoch's sets the length of all.
+        self.steps_per_epoch = max(1, len(rows.groups(self._rng(0))) // self._per_step)
+        self.total_steps = self.steps_per_epoch * schedule.epochs
+
+    def step(self) -> float:
+        """One micro-step; the weights move every ``micro`` of them. Returns its loss."""
+        batch = self._next_batch()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed((self.schedule.seed << 32) + self.step_count)
+            self.model.train()
+            loss = self.loss(batch)
+        (loss / self.schedule.micro).backward()
+        self.step_count += 1
+        if self.step_count % self.schedule.micro == 0:
+            self._move()
+        return float(loss.detach())
+
+    def loss(self, batch: GroupBatch) -> Tensor:
+        """Training loss of a batch; scalar."""
+        places = torch.from_numpy(batch.rows)
+        real, places = places >= 0, places.clamp(min=0)
+        targets, drawn = self._targets[places], self._draw(len(places))
+        candidates = torch.cat([targets, drawn], 1)
+        mask = _widen(torch.from_numpy(batch.mask), real, drawn.shape[1])
+        logits = self._logits(self.model, batch, candidates, mask, self.schedule.id_dropout)
+        size = targets.shape[1]
+        w = self.recipe.weights
+        total = value_losses(
+            logits[:, :size][real],
+            self._values[places][real],
+            self.names,
+            self.recipe.like_at,
+            w,
+            self.rating_mean,
+            self.rating_std,
+        )
+        if "engage" in self.names:
+            k = self.names.index("engage")
+            same = targets.unsqueeze(2) == drawn.unsqueeze(1)
+            odds = self._odds[drawn]
+            each = sampled_softmax(logits[:, :size, k], logits[:, size:, k], same, odds, len(self.items.cat) - 2)
+            total = total + w.engage * each[real].mean()
+        if self.teacher is not None:
+            total = total + self.schedule.distil_weight * self._distance(logits, batch, candidates, mask, real)
+        return total
+
+    def averaged(self) -> dict[str, Tensor]:
+        """The moving average of the weights, as a state dict."""
+        return {name: t.clone() for name, t in self._average.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a resumed run needs; loads with ``torch.load(weights_only=True)``."""
+        grads = {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "grads": grads,
+            "average": self._average,
+            "step_count": self.step_count,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._average = {name: t.clone() for name, t in state["average"].items()}
+        for name, p in self.model.named_parameters():
+            p.grad = state["grads"][name].clone() if name in state["grads"] else None
+        self.step_count = state["step_count"]
+
+    def _next_batch(self) -> GroupBatch:
+        epoch, at = divmod(self.step_count, self.steps_per_epoch)
+        if epoch != self._epoch:
+            self._epoch, self._order = epoch, self.rows.groups(self._rng(epoch))
+        return self.rows.batch(self._order[at * self._per_step : (at + 1) * self._per_step])
+
+    def _draw(self, groups: int) -> Tensor:
+        """[G, N] int64 items drawn by `_sampling_odds`; N is 0 when nothing needs them."""
+        count = self.schedule.negatives if "engage" in self.names or self.teacher is not None else 0
+        if not count:
+            return torch.zeros(groups, 0, dtype=torch.int64)
+        return torch.multinomial(self._odds, groups * count, True).view(groups, count)
+
+    def _distance(self, logits: Tensor, batch: GroupBatch, candidates: Tensor, mask: Tensor, real: Tensor) -> Tensor:
+        """Mean square distance to the teacher's logits over real rows and drawn items."""
+        assert self.teacher is not None
+        self.teacher.eval()
+        with torch.no_grad():
+            wanted = self._logits(self.teacher, batch, candidates, mask, 0.0)
+        counted = functional.pad(real, (0, candidates.shape[1] - real.shape[1]), value=True)
+        return functional.mse_loss(logits[counted], wanted[counted])
+
+    def _logits(self, model: Model, batch: GroupBatch, candidates: Tensor, mask: Tensor, dropout: float) -> Tensor:
+        user, item = self.users.take(torch.from_numpy(batch.users)), self.items.take(candidates)
+        if dropout:
+            user, item = (Fields(drop_ids(side.cat, dropout), side.num, side.multi) for side in (user, item))
+        return model(user, torch.from_numpy(batch.history), torch.from_numpy(batch.signal), item, mask)
+
+    def _move(self) -> None:
+        """Apply the gathered gradients, and let the average follow."""
+        done = min(1.0, self.step_count / self.total_steps)
+        moves = self.step_count // self.schedule.micro
+        warm = min(1.0, moves / max(1, self.schedule.warmup_steps))
+        rate = self.schedule.learning_rate * warm * max(LOWEST_RATE, 0.5 * (1 + math.cos(math.pi * done)))
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        # Early on the average must forget the start faster than its final decay would.
+        decay = min(self.schedule.average, moves / (moves + 10))
+        with torch.no_grad():
+            for name, p in self.model.named_parameters():
+                self._average[name].lerp_(p, 1 - decay)
+
+    def _rng(self, epoch: int) -> np.random.Generator:
+        return np.random.default_rng([self.schedule.seed, epoch])
+
+
+@torch.no_grad()
+def score_rows(model: Model, users: Fields, items: Fields, rows: GroupedRows, groups: int = 256) -> np.ndarray:
+    """Logits of every row [n, O] float32."""
+    model.eval()
+    out = np.zeros((len(rows.rows), len(model.config.objectives)), np.float32)
+    packed = rows.groups(None)
+    for at in range(0, len(packed), groups):
+        batch = rows.batch(packed[at : at + groups])
+        real = batch.rows >= 0
+        item = items.take(torch.from_numpy(rows.rows.items[np.maximum(batch.rows, 0)].astype(np.int64)))
+        user = users.take(torch.from_numpy(batch.users))
+        history, signal, mask = (torch.from_numpy(a) for a in (batch.history, batch.signal, batch.mask))
+        out[batch.rows[real]] = model(user, history, signal, item, mask).numpy()[real]
+    return out
+
+
+def value_stats(values: np.ndarray) -> tuple[float, float]:
+    """Mean and standard deviation of the values [n] that are there; (0, 1) when none is."""
+    known = values[np.isfinite(values)].astype(np.float64)
+    return (float(known.mean()), float(known.std()) or 1.0) if len(known) else (0.0, 1.0)
+
+
+def _widen(mask: Tensor, real: Tensor, extra: int) -> Tensor:
+    """Views [G, C + extra, H]: drawn items take turns in looking through the eyes of the group's real rows."""
+    if not extra:
+        return mask
+    turns = torch.arange(extra).unsqueeze(0) % real.sum(1, keepdim=True)
+    first = real.float().argsort(dim=1, descending=True, stable=True)
+    borrowed = first.gather(1, turns).unsqueeze(2).expand(-1, -1, mask.shape[2])
+    return torch.cat([mask, mask.gather(1, borrowed)], 1)
+
+
+def _sampling_odds(items: np.ndarray, rows: int) -> Tensor:
+    """[rows] float32, half uniform, half by popularity; padding and unknown are never drawn."""
+    counts = np.bincount(items, minlength=rows).astype(np.float64)
+    counts[:2] = 0
+    odds = 0.5 * counts / max(counts.sum(), 1.0) + 0.5 / (rows - 2)
+    odds[:2] = 0
+    return torch.from_numpy((odds / odds.sum()).astype(np.float32))
+
+
+def _optimizer(model: nn.Module, schedule: Schedule) -> torch.optim.Optimizer:
+    """Adam with decay on the tables only."""
+    tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding)]
+    known = {id(p) for p in tables}
+    rest = [p for p in model.parameters() if id(p) not in known]
+    groups = [{"params": tables, "weight_decay": schedule.embedding_decay}, {"params": rest}]
+    return torch.optim.Adam(groups, lr=schedule.learning_rate, foreach=True)
