@@ -16,7 +16,8 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from configs.errors import ConfigError
 
 PROFILES = Path(__file__).parent / "profiles"
-STAGES = ("recall", "coarse", "fine")
+StageName = Literal["recall", "coarse", "fine"]
+STAGES: tuple[StageName, ...] = ("recall", "coarse", "fine")
 """Stages that can be called over a handle; features and post-processing stay in the gateway."""
 
 
@@ -27,46 +28,51 @@ class _Branch(BaseModel):
 class StoreSettings(_Branch):
     """Where user rows and histories live."""
 
-    kind: Literal["embedded", "redis"] = Field("embedded", description="embedded: memory-mapped file on this host")
-    redis_url: str = Field("redis://127.0.0.1:6379/0", description="used when kind is redis")
+    kind: Literal["embedded", "redis"] = Field(
+        default="embedded", description="embedded: memory-mapped file on this host"
+    )
+    redis_url: str = Field(default="redis://127.0.0.1:6379/0", description="used when kind is redis")
     ttl_s: float | None = Field(
-        None, gt=0, description="seconds after which an untouched row is dropped; absent: never"
+        default=None, gt=0, description="seconds after which an untouched row is dropped; absent: never"
     )
     stale_after_s: float | None = Field(
-        None, gt=0, description="seconds after which a profile counts as stale and is imputed; absent: never"
+        default=None, gt=0, description="seconds after which a profile counts as stale and is imputed; absent: never"
     )
-    history_limit: int = Field(4096, ge=1, le=65_536, description="events kept per user, most recent first")
-    timeout_ms: float = Field(50, gt=0, le=10_000, description="bound on one store call; later means imputed")
+    history_limit: int = Field(default=4096, ge=1, le=65_536, description="events kept per user, most recent first")
+    timeout_ms: float = Field(default=50, gt=0, le=10_000, description="bound on one store call; later means imputed")
 
 
 class SourceSettings(_Branch):
     """One recall source."""
 
     quota: int = Field(ge=0, le=10_000, description="candidates this source may contribute; 0 switches it off")
-    timeout_ms: float = Field(50, gt=0, le=10_000, description="a later answer is dropped and recorded")
+    timeout_ms: float = Field(default=50, gt=0, le=10_000, description="a later answer is dropped and recorded")
 
 
-def _default_sources() -> dict[str, SourceSettings]:
-    quotas = {"ann": 300, "item_to_item": 200, "popular": 100, "fresh": 20}
+SourceName = Literal["ann", "item_to_item", "popular", "fresh"]
+
+
+def _default_sources() -> dict[SourceName, SourceSettings]:
+    quotas: dict[SourceName, int] = {"ann": 300, "item_to_item": 200, "popular": 100, "fresh": 20}
     return {name: SourceSettings(quota=quota) for name, quota in quotas.items()}
 
 
 class RecallSettings(_Branch):
     """How many candidates recall gives, and from where."""
 
-    candidates: int = Field(500, ge=1, le=20_000, description="most candidates kept after the merge")
-    sources: dict[Literal["ann", "item_to_item", "popular", "fresh"], SourceSettings] = Field(
-        default_factory=_default_sources
+    candidates: int = Field(default=500, ge=1, le=20_000, description="most candidates kept after the merge")
+    sources: dict[SourceName, SourceSettings] = Field(default_factory=_default_sources)
+    nprobe: int | None = Field(
+        default=None, ge=1, le=65_536, description="index lists visited a query; absent: as built"
     )
-    nprobe: int | None = Field(None, ge=1, le=65_536, description="index lists visited a query; absent: as built")
 
 
 class RankingSettings(_Branch):
     """How candidates become a slate."""
 
-    coarse_keep: int = Field(100, ge=1, le=5_000, description="candidates that fine rank sees")
-    engine: Literal["onnx", "torch"] = Field("onnx", description="what runs the rankers; onnx is faster on CPU")
-    threads: int = Field(1, ge=1, le=256, description="threads one model call may use; the cores of the slice")
+    coarse_keep: int = Field(default=100, ge=1, le=5_000, description="candidates that fine rank sees")
+    engine: Literal["onnx", "torch"] = Field(default="onnx", description="what runs the rankers; onnx is faster on CPU")
+    threads: int = Field(default=1, ge=1, le=256, description="threads one model call may use; the cores of the slice")
     weights: dict[str, float] = Field(
         default_factory=lambda: {"recall": 1.0, "engage": 1.0, "like": 1.0, "rating": 0.2},
         description="weight of each objective in the final score; recall is its evidence for an item in standard "
@@ -77,39 +83,43 @@ class RankingSettings(_Branch):
         description="most items a slate may hold with one value of an item field, by field name",
     )
     diversity: float = Field(
-        0.0, ge=0, le=1, description="0 ranks by score alone; higher trades score for unlike neighbours (MMR)"
+        default=0.0, ge=0, le=1, description="0 ranks by score alone; higher trades score for unlike neighbours (MMR)"
     )
 
 
 class ServingSettings(_Branch):
     """The HTTP side and its bounds."""
 
-    host: str = Field("127.0.0.1", description="loopback unless you put authentication in front")
-    port: int = Field(8000, ge=1, le=65_535)
-    admin_token: str | None = Field(None, min_length=16, description="bearer token that admin routes require")
-    default_k: int = Field(10, ge=1, le=500)
-    default_timeout_ms: float = Field(500, ge=1, le=10_000, description="deadline of a request that states none")
-    max_body_bytes: int = Field(262_144, ge=1_024, le=67_108_864)
+    host: str = Field(default="127.0.0.1", description="loopback unless you put authentication in front")
+    port: int = Field(default=8000, ge=1, le=65_535)
+    admin_token: str | None = Field(default=None, min_length=16, description="bearer token that admin routes require")
+    default_k: int = Field(default=10, ge=1, le=500)
+    default_timeout_ms: float = Field(
+        default=500, ge=1, le=10_000, description="deadline of a request that states none"
+    )
+    max_body_bytes: int = Field(default=262_144, ge=1_024, le=67_108_864)
 
 
 class StagePlan(_Branch):
     """Where one stage runs and how much it gets."""
 
     tier: tuple[Literal["cpu", "gpu", "npu"], ...] = Field(
-        ("cpu",), min_length=1, description="wanted first, fallbacks after"
+        default=("cpu",), min_length=1, description="wanted first, fallbacks after"
     )
-    replicas: int = Field(1, ge=1, le=1_000)
-    share_milli: int = Field(100, ge=1, le=1_000, description="thousandths of one device (one core on the cpu tier)")
-    fused: bool = Field(True, description="run inside the gateway's replica; false: its own deployment behind a handle")
+    replicas: int = Field(default=1, ge=1, le=1_000)
+    share_milli: int = Field(
+        default=100, ge=1, le=1_000, description="thousandths of one device (one core on the cpu tier)"
+    )
+    fused: bool = Field(
+        default=True, description="run inside the gateway's replica; false: its own deployment behind a handle"
+    )
 
 
 class PlanSettings(_Branch):
     """Replicas of the gateway and the place of every stage."""
 
     gateway: StagePlan = StagePlan()
-    stages: dict[Literal["recall", "coarse", "fine"], StagePlan] = Field(
-        default_factory=lambda: {stage: StagePlan() for stage in STAGES}
-    )
+    stages: dict[StageName, StagePlan] = Field(default_factory=lambda: {stage: StagePlan() for stage in STAGES})
 
 
 class Settings(BaseSettings):
@@ -119,8 +129,10 @@ class Settings(BaseSettings):
         frozen=True, extra="forbid", env_prefix="RECPOOL_", env_nested_delimiter="__", allow_inf_nan=False
     )
 
-    home: Path = Field(Path("var"), description="folder of datasets, releases, stores and logs")
-    dataset: str = Field("ml-1m", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="dataset name below home")
+    home: Path = Field(default=Path("var"), description="folder of datasets, releases, stores and logs")
+    dataset: str = Field(
+        default="ml-1m", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="dataset name below home"
+    )
     store: StoreSettings = StoreSettings()
     recall: RecallSettings = RecallSettings()
     ranking: RankingSettings = RankingSettings()

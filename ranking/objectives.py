@@ -10,8 +10,9 @@ from configs.errors import ConfigError
 
 RECALL = "recall"
 OBJECTIVES = (RECALL, "engage", "like", "rating")
-"""``recall``: what recall holds for the item, in standard deviations of its sources' lists. ``engage``: odds share of an interaction against an item drawn uniformly, in (0, 1). ``like``: probability
-that the value reaches the like threshold, given an interaction. ``rating``: expected value, in rating units."""
+"""``recall``: what recall holds for the item, in standard deviations of its sources' lists. ``engage``: odds
+share of an interaction against an item drawn uniformly, in (0, 1). ``like``: probability that the value
+reaches the like threshold, given an interaction. ``rating``: expected value, in rating units."""
 
 
 def combine(objectives: np.ndarray, names: Sequence[str], weights: Mapping[str, float]) -> np.ndarray:

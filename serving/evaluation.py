@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
+import pyarrow as pa
 
 from configs.errors import ConfigError
 from configs.settings import STAGES, Settings, build_settings
@@ -141,8 +141,8 @@ class TopN:
     def build(cls, dataset: Dataset, split: Split, recipe: str, progress: Progress = silent) -> TopN:
         """Train and publish into a scratch repository, then load it as serving does."""
         kept = np.concatenate([split.train, split.valid, split.test])
-        items = pc.unique(dataset.interactions.column(ITEM_ID).take(np.sort(kept)))
-        known = dataset.items.filter(pc.is_in(dataset.items.column(ITEM_ID), items))
+        used = set(dataset.interactions.column(ITEM_ID).take(np.sort(kept)).unique().to_pylist())
+        known = dataset.items.filter(pa.array([item in used for item in dataset.items.column(ITEM_ID).to_pylist()]))
         dataset = replace(dataset, items=known)
         folder = tempfile.TemporaryDirectory(prefix="recpool-topn-")
         settings = build_settings({"home": Path(folder.name), "dataset": "topn"})

@@ -53,27 +53,22 @@ class Hydrator:
         return Hydrated(users, [s[s >= FIRST_KNOWN] for s in seen])
 
     async def _fetch(self, rows: Sequence[Row]) -> list[UserRecord | None]:
-        named = [row for row in rows if row.user_id is not None]
-        if not named:
-            return [None] * len(rows)
-        found = await self._fetch_named(named)
-        records = dict(zip((row.user_id for row in named), found, strict=True))
-        return [records.get(row.user_id) for row in rows]
-
-    async def _fetch_named(self, rows: Sequence[Row]) -> list[UserRecord | None]:
-        loop = asyncio.get_running_loop()
-        call = loop.run_in_executor(self._executor, self._store.fetch, [row.user_id for row in rows])
-        try:
-            records = await asyncio.wait_for(call, self._settings.timeout_ms / 1000)
-        except (TimeoutError, Unavailable) as error:
-            reason = "store_timeout" if isinstance(error, TimeoutError) else "store_unavailable"
-            for row in rows:
-                row.trace.degrade(STAGE, reason)
-            return [None] * len(rows)
-        for row, record in zip(rows, records, strict=True):
-            if record is None:
-                row.trace.degrade(STAGE, "user_unknown")
-        return records
+        """The stored row of each named user; None, flagged, where there is none to be had."""
+        named = {row.user_id: None for row in rows if row.user_id is not None}
+        missing, records = "user_unknown", {}
+        if named:
+            call = asyncio.get_running_loop().run_in_executor(self._executor, self._store.fetch, list(named))
+            try:
+                found = await asyncio.wait_for(call, self._settings.timeout_ms / 1000)
+                records = dict(zip(named, found, strict=True))
+            except TimeoutError:
+                missing = "store_timeout"
+            except Unavailable:
+                missing = "store_unavailable"
+        for row in rows:
+            if row.user_id is not None and records.get(row.user_id) is None:
+                row.trace.degrade(STAGE, missing)
+        return [None if row.user_id is None else records.get(row.user_id) for row in rows]
 
     def _fields(self, row: Row, record: UserRecord | None, now_s: float) -> dict:
         stored = dict(record.features) if record else {}

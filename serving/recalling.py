@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from configs.settings import RecallSettings
+from configs.settings import RecallSettings, SourceName
 from features.catalogue import Catalogue
 from features.encoding import FIRST_KNOWN, UserBatch
 from pool.engines.onnx import OnnxEngine
@@ -54,7 +54,9 @@ class LocalRecall:
         merged = await self._on_thread(merge, results, self._quotas, limit, rows=len(request))
         return _candidates(merged, failed)
 
-    async def _ask(self, name: str, request: RecallRequest, failed: list[tuple[str, str]]) -> SourceResult | None:
+    async def _ask(
+        self, name: SourceName, request: RecallRequest, failed: list[tuple[str, str]]
+    ) -> SourceResult | None:
         """One source's answer, or None with the reason noted."""
         call = self._on_thread(self._recall.sources[name].retrieve, request, self._quotas[name])
         try:
