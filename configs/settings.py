@@ -74,7 +74,7 @@ class RankingSettings(_Branch):
     engine: Literal["onnx", "torch"] = Field(default="onnx", description="what runs the rankers; onnx is faster on CPU")
     threads: int = Field(default=1, ge=1, le=256, description="threads one model call may use; the cores of the slice")
     weights: dict[str, float] = Field(
-        default_factory=lambda: {"recall": 1.0, "engage": 1.0, "like": 1.0, "rating": 0.2},
+        default_factory=lambda: {"recall": 1.0, "engage": 1.0, "like": 0.3, "rating": 0.05},
         description="weight of each objective in the final score; recall is its evidence for an item in standard "
         "deviations, the others are the rankers'; an objective the release lacks is ignored",
     )

@@ -20,7 +20,7 @@ from features.datasets import Dataset, IndexedInteractions
 from features.encoding import Encoder
 from features.metrics import auc, log_loss, ndcg_at_k, recall_at_k
 from features.protocols import PROTOCOLS, Split
-from features.schema import ITEM_ID
+from features.schema import ITEM_ID, TIME
 from features.store import open_store
 from pool.repository import ReleaseRepository
 from ranking.pipeline import RankData, Rankers, objectives_of, prepare, train_rankers, user_table
@@ -143,7 +143,11 @@ class TopN:
         kept = np.concatenate([split.train, split.valid, split.test])
         used = set(dataset.interactions.column(ITEM_ID).take(np.sort(kept)).unique().to_pylist())
         known = dataset.items.filter(pa.array([item in used for item in dataset.items.column(ITEM_ID).to_pylist()]))
-        dataset = replace(dataset, items=known)
+        # The split is random, so test rows may lie before training rows: time must play no part.
+        untimed = dataset.interactions.set_column(
+            dataset.interactions.column_names.index(TIME), TIME, pa.nulls(len(dataset.interactions), pa.float64())
+        )
+        dataset = replace(dataset, items=known, interactions=untimed)
         folder = tempfile.TemporaryDirectory(prefix="recpool-topn-")
         settings = build_settings({"home": Path(folder.name), "dataset": "topn"})
         build_release(dataset.take(np.sort(split.train)), settings, recipe, progress)
