@@ -31,7 +31,7 @@ PUBLISHED_TOPN = {
 def main() -> None:
     protocols = ("topn", "ctr-time", "ctr-random")  # the longest first
     with ThreadPoolExecutor(os.cpu_count()) as side_by_side:
-        found = dict(zip(protocols, side_by_side.map(run, protocols), strict=True))
+        found: dict[str, Any] = dict(zip(protocols, side_by_side.map(run, protocols), strict=True))
     for protocol, published in PUBLISHED_AUC.items():
         ours = [[f"Recpool {name}", found[protocol][name]["auc"]] for name in ("fine", "coarse")]
         print(f"\n{protocol}: {found[protocol]['rows']['all']} rows")

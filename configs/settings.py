@@ -97,7 +97,7 @@ class ServingSettings(_Branch):
     default_timeout_ms: float = Field(
         default=500, ge=1, le=10_000, description="deadline of a request that states none"
     )
-    max_body_bytes: int = Field(default=262_144, ge=1_024, le=67_108_864)
+    max_body_bytes: int = Field(default=2_097_152, ge=1_024, le=67_108_864)
 
 
 class StagePlan(_Branch):

@@ -35,7 +35,9 @@ class LocalRecall:
         self._catalogue = catalogue
         self._settings = settings
         self._executor = executor
-        self._quotas = {name: source.quota for name, source in settings.sources.items() if source.quota > 0}
+        self._quotas: dict[SourceName, int] = {
+            name: source.quota for name, source in settings.sources.items() if source.quota > 0
+        }
 
     @classmethod
     def load(cls, release: Release, settings: RecallSettings, executor: Executor) -> LocalRecall:
