@@ -22,8 +22,9 @@ from features.encoding import UserBatch
 from serving.degradation import StageCosts
 from serving.hydration import Hydrator
 from serving.post import STAGE as POST
-from serving.post import Ranked, choose_slate
+from serving.post import choose_slate
 from serving.preparation import Row
+from serving.ranked import Ranked
 from serving.release import Release
 from serving.types import Candidates, RankQuery, RecallQuery, SimilarQuery, Slate, StageCaller
 
@@ -71,7 +72,7 @@ class Cascade:
         )
         found = await self._recall_or_popular(rows, query)
         coarse = await self._rank("coarse", rows, hydrated.users, found.items)
-        ranked = self._in_order(Ranked.of(found), coarse)
+        ranked = self._in_order(Ranked.recalled(found), coarse)
         fine = await self._rank("fine", rows, hydrated.users, ranked.items[:, : self._ranking.coarse_keep])
         return self._slates(rows, self._in_order(ranked, fine), excluded, now_s)
 
@@ -82,8 +83,7 @@ class Cascade:
         objectives = await self._rank("fine", rows, hydrated.users, items)
         if objectives is None:
             objectives = await self._rank("coarse", rows, hydrated.users, items)
-        given = Ranked(items, np.full(items.shape, np.nan, np.float32), np.zeros(items.shape, np.uint8))
-        ranked = self._in_order(given, objectives)
+        ranked = self._in_order(Ranked.given(items), objectives)
         return [ranked.row(i).slate(row.k, row.trace) for i, row in enumerate(rows)]
 
     async def similar(self, rows: Sequence[Row]) -> list[Slate]:
@@ -99,7 +99,7 @@ class Cascade:
             now_s,
         )
         found = await self._recall_or_popular(rows, query)
-        return self._slates(rows, Ranked.of(found), excluded, now_s)
+        return self._slates(rows, Ranked.recalled(found), excluded, now_s)
 
     async def _recall_or_popular(self, rows: Sequence[Row], query: RecallQuery | SimilarQuery) -> Candidates:
         found = await self._call("recall", rows, query) if "recall" in self._stages else None
@@ -112,25 +112,35 @@ class Cascade:
         return found
 
     async def _rank(self, stage: str, rows: Sequence[Row], users: UserBatch, items: np.ndarray) -> np.ndarray | None:
-        """Objectives [B, C', O] of the first C' ≤ C candidates the deadline leaves time for, or None."""
+        """Objectives [B, C', O] of the candidates each row has time for, NaN elsewhere; None when no row has any."""
         if stage not in self._stages or not items.any():
             return None
-        fitting = self._costs.affordable(stage, items.shape[1], self._remaining_ms(rows))
-        if fitting == 0:
-            self._degrade(rows, stage, "skipped_for_deadline")
+        fitting = np.array([self._affordable(stage, row, items.shape[1]) for row in rows])
+        width = int(fitting.max())
+        if width == 0:
             return None
-        if fitting < items.shape[1]:
-            self._degrade(rows, stage, "fewer_candidates")
-        query = RankQuery(self.release.version, users, np.ascontiguousarray(items[:, :fitting]))
-        for row in rows:
-            row.trace.counts[stage] = fitting
-        return await self._call(stage, rows, query)
+        asked = np.where(np.arange(width) < fitting[:, None], items[:, :width], 0)
+        # A row without time for the stage must not hurry those that have it.
+        waiting = [row for row, count in zip(rows, fitting, strict=True) if count]
+        return await self._call(stage, waiting, RankQuery(self.release.version, users, asked))
+
+    def _affordable(self, stage: str, row: Row, candidates: int) -> int:
+        """How many candidates the row's deadline leaves time for; noted when it is not all of them."""
+        fitting = self._costs.affordable(stage, candidates, self._remaining_ms(row))
+        if fitting < candidates:
+            row.trace.degrade(stage, "fewer_candidates" if fitting else "skipped_for_deadline")
+        row.trace.counts[stage] = fitting
+        return fitting
 
     async def _call(self, stage: str, rows: Sequence[Row], query: Any) -> Any | None:
-        """A stage's answer, or None when it failed or was late; never raises for the stage's sake."""
-        timeout_s = self._remaining_ms(rows) / 1000
+        """A stage's answer, or None when it failed or was late; never raises for the stage's sake.
+
+        It may take as long as the most hurried row has left that has any time left at all.
+        """
+        left_ms = [left for left in map(self._remaining_ms, rows) if left > 0]
+        timeout_s = min(left_ms, default=0.0) / 1000
         try:
-            if timeout_s <= 0:
+            if not left_ms:
                 raise TimeoutError
             call = asyncio.wait_for(self._stages[stage](query, timeout_s), timeout_s)
             return await self._timed(stage, rows, call)
@@ -168,8 +178,8 @@ class Cascade:
             row.trace.timings_ms[POST] = round((self._clock() - started) * 1000, 3)
         return slates
 
-    def _remaining_ms(self, rows: Sequence[Row]) -> float:
-        return (min(row.deadline_s for row in rows) - self._clock()) * 1000
+    def _remaining_ms(self, row: Row) -> float:
+        return (row.deadline_s - self._clock()) * 1000
 
     @staticmethod
     def _degrade(rows: Sequence[Row], stage: str, reason: str) -> None:

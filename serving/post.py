@@ -7,94 +7,19 @@ and at last from the popular items.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from configs.settings import RankingSettings
-from ranking.objectives import RECALL, combine
 from ranking.rerank import Caps, select
 from serving.cursor import MAX_ITEMS
 from serving.preparation import Row
+from serving.ranked import RankedRow
 from serving.release import Release
-from serving.types import Candidates, Slate, Trace
+from serving.types import Slate, Trace
 
 STAGE = "post"
-
-
-@dataclass(frozen=True)
-class RankedRow:
-    """Candidates of one user, best first: items [n] int32, scores [n], sources [n], objectives [n, O] by ``names``."""
-
-    items: np.ndarray
-    scores: np.ndarray
-    sources: np.ndarray
-    objectives: np.ndarray | None
-    names: tuple[str, ...]
-
-    def take(self, places: np.ndarray) -> RankedRow:
-        objectives = None if self.objectives is None else self.objectives[places]
-        return RankedRow(self.items[places], self.scores[places], self.sources[places], objectives, self.names)
-
-    def slate(self, k: int, trace: Trace, more: bool = False) -> Slate:
-        best = self.take(np.arange(min(k, len(self.items))))
-        return Slate(best.items, best.scores, best.sources, best.objectives, self.names, more, trace)
-
-
-@dataclass(frozen=True)
-class Ranked:
-    """Candidates of B users, best first, padded with 0; objectives [B, C, O], NaN where not ranked, or None.
-
-    ``evidence`` [B, C] is what recall holds for each candidate; it stays with it whatever the order.
-    """
-
-    items: np.ndarray
-    scores: np.ndarray
-    sources: np.ndarray
-    evidence: np.ndarray | None = None
-    objectives: np.ndarray | None = None
-    names: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, found: Candidates) -> Ranked:
-        """Recall's own order."""
-        return cls(found.items, found.scores, found.sources, found.scores)
-
-    def reordered(self, objectives: np.ndarray, names: tuple[str, ...], weights: Mapping[str, float]) -> Ranked:
-        """Sort the first F candidates by a ranker's objectives [B, F, O], and recall's evidence where there is some.
-
-        The others stay behind as reserves. Non-finite scores and padding sink to the end of the F;
-        equal scores keep their order.
-        """
-        head = objectives.shape[1]
-        if self.evidence is not None:
-            objectives = np.concatenate([self.evidence[:, :head, None], objectives], axis=2)
-            names = (RECALL, *names)
-        scores = combine(objectives, names, weights)
-        usable = np.isfinite(scores) & (self.items[:, :head] > 0)
-        order = np.argsort(np.where(usable, -scores, np.inf), axis=1, kind="stable")
-        rest = np.broadcast_to(np.arange(head, self.items.shape[1]), (len(order), self.items.shape[1] - head))
-        order = np.concatenate([order, rest], axis=1)
-        full_scores = np.concatenate([np.where(usable, scores, np.nan), self.scores[:, head:]], axis=1)
-        full = np.full((*self.items.shape, objectives.shape[2]), np.nan, np.float32)
-        full[:, :head] = objectives
-        evidence = None if self.evidence is None else np.take_along_axis(self.evidence, order, 1)
-        return Ranked(
-            np.take_along_axis(self.items, order, 1),
-            np.take_along_axis(full_scores, order, 1),
-            np.take_along_axis(self.sources, order, 1),
-            evidence,
-            np.take_along_axis(full, order[:, :, None], 1),
-            names,
-        )
-
-    def row(self, position: int) -> RankedRow:
-        """One user's candidates without the padding."""
-        places = np.flatnonzero(self.items[position])
-        objectives = None if self.objectives is None else self.objectives[position]
-        found = self.items[position], self.scores[position], self.sources[position]
-        return RankedRow(*found, objectives, self.names).take(places)
 
 
 def choose_slate(
@@ -113,7 +38,9 @@ def choose_slate(
     """
     usable = ranked.take(_usable(row, ranked.items, excluded, release, now_s))
     caps = _caps(release, settings)
-    chosen = usable.take(select(usable.items, usable.scores, row.k, caps, settings.diversity, release.vectors))
+    # Reserves have scores of an earlier stage, which do not compare: without one they stay behind, in order.
+    scores = np.where(usable.settled, usable.scores, np.nan)
+    chosen = usable.take(select(usable.items, scores, row.k, caps, settings.diversity, release.vectors))
     if len(chosen.items) < row.k:
         chosen = _backfill(row, chosen, excluded, release, now_s)
     more = len(chosen.items) == row.k and len(row.shown) + row.k < MAX_ITEMS
@@ -154,17 +81,7 @@ def _backfill(row: Row, chosen: RankedRow, excluded: np.ndarray, release: Releas
         row.trace.degrade(STAGE, "backfilled_popular")
     if len(chosen.items) + len(spare) < row.k:
         row.trace.degrade(STAGE, "fewer_than_k")
-    missing = np.full(len(spare), np.nan, np.float32)
-    objectives = chosen.objectives
-    if objectives is not None:
-        objectives = np.concatenate([objectives, np.full((len(spare), objectives.shape[1]), np.nan, np.float32)])
-    return RankedRow(
-        np.concatenate([chosen.items, spare]),
-        np.concatenate([chosen.scores, missing]),
-        np.concatenate([chosen.sources, np.zeros(len(spare), np.uint8)]),
-        objectives,
-        chosen.names,
-    )
+    return chosen.followed_by(spare)
 
 
 def _caps(release: Release, settings: RankingSettings) -> Caps:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from configs.errors import DataError
 from features.datasets import Dataset, IndexedInteractions
 from features.encoding import Encoder
+from features.schema import FeatureField
 
 
 def test_a_saved_dataset_loads_equal(dataset, tmp_path):
@@ -71,3 +74,16 @@ def test_indexed_interactions_carry_indices_signals_and_histories(dataset):
     assert indexed.items.tolist() == [2, 3, 4, 4]
     assert indexed.signals.tolist() == [2, 1, 2, 1]
     assert indexed.histories().latest(np.array([2]), 4)[0].tolist() == [[2, 4, 3, 0]]
+
+
+def test_indexed_interactions_carry_their_context_when_the_schema_has_some(dataset):
+    device = FeatureField(name="device", entity="context", kind="categorical")
+    schema = dataset.schema.model_copy(update={"fields": (*dataset.schema.fields, device)})
+    table = dataset.interactions.append_column("device", pa.array(["tv", "pc", None, "tv"]))
+    encoder = Encoder.fit(schema, dataset.users, dataset.items, table)
+    indexed = IndexedInteractions.build(replace(dataset, schema=schema, interactions=table), encoder)
+    # "tv" is the more frequent value, so it comes first.
+    assert indexed.context.cat.tolist() == [[2], [3], [1], [2]]
+    assert indexed.take(np.array([3, 1])).context.cat.tolist() == [[2], [3]]
+    plain = Encoder.fit(dataset.schema, dataset.users, dataset.items)
+    assert IndexedInteractions.build(dataset, plain).take(np.array([0])).context is None

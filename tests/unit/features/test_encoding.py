@@ -74,6 +74,37 @@ def test_a_row_is_encoded_alike_from_a_table_and_from_a_mapping(rows):
         np.testing.assert_array_equal(getattr(offline, part), getattr(online, part))
 
 
+CONTEXT = FeatureSchema(
+    fields=(
+        FeatureField(name="hour", entity="context", kind="numeric"),
+        FeatureField(name="city", entity="user", kind="categorical"),
+        FeatureField(name="device", entity="context", kind="categorical"),
+        FeatureField(name="age", entity="user", kind="numeric"),
+    )
+)
+
+
+@QUICK
+@given(st.lists(st.tuples(st.none() | WORDS, st.none() | st.floats(width=32)), max_size=12), st.integers(0, 12))
+def test_context_is_encoded_alike_from_interactions_and_from_a_request(rows, fitted):
+    devices, hours = [device for device, _ in rows], [hour for _, hour in rows]
+    table = pa.table({"device": pa.array(devices, pa.string()), "hour": pa.array(hours, pa.float64())})
+    users = pa.table({"user_id": ["u", "v"], "city": ["a", "b"], "age": [1.0, 2.0]})
+    encoder = Encoder.fit(CONTEXT, users, _items(["i"]), table[:fitted])
+    offline = encoder.encode_context(table)
+    sent = [{"device": d, "hour": h} for d, h in rows]
+    online = encoder.encode_users([{"user_id": "u", "city": "b", "age": 2.0, **row} for row in sent])
+    assert offline.cat.dtype == np.int32 and offline.num.dtype == np.float32
+    np.testing.assert_array_equal(offline.cat, online.cat[:, 2:])
+    np.testing.assert_array_equal(offline.num, online.num[:, 1:])
+
+
+def test_interactions_that_lack_a_context_column_are_imputed():
+    encoder = Encoder.fit(CONTEXT, pa.table({"user_id": ["u"]}), _items(["i"]), pa.table({"hour": [1.0, 3.0]}))
+    batch = encoder.encode_context(pa.table({"item_id": ["i", "i"]}))
+    assert batch.cat.tolist() == [[UNKNOWN], [UNKNOWN]] and batch.num.tolist() == [[0.0], [0.0]]
+
+
 @QUICK
 @given(USERS)
 def test_a_batch_of_one_equals_its_row_in_a_batch_of_many(rows):

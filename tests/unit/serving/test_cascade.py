@@ -160,8 +160,25 @@ async def test_non_finite_scores_sink_and_are_never_sent(make_cascade, stages):
     scores[[41, 40]] = np.nan, np.inf
     stages.scores["fine"] = scores
     reply = await recommend(make_cascade(), k=40)
-    assert given(reply)[:3] == ids(37, 36, 35)
-    assert [item["score"] for item in reply["items"] if item["id"] in ids(38, 39)] == [None, None]
+    assert given(reply)[:18] == ids(*range(37, 19, -1))
+    assert given(reply)[18:20] == ids(39, 38)
+    assert all(np.isfinite(item["score"]) for item in reply["items"])
+
+
+async def test_a_row_without_time_costs_its_batch_mates_nothing(make_cascade, stages):
+    cascade = make_cascade()
+    asks = [row(cascade, k=3), row(cascade, timeout_s=-1, k=3), row(cascade, k=3)]
+    patient, late, other = await cascade.recommend(asks)
+    assert patient.trace.degraded == other.trace.degraded == []
+    assert cascade.release.ids(patient.items) == cascade.release.ids(other.items) == ids(39, 38, 37)
+    assert len(late.items) == 3 and ("fine", "skipped_for_deadline") in late.trace.degraded
+
+
+async def test_reserves_never_overtake_what_fine_rank_scored(make_cascade, stages):
+    stages.scores["coarse"] = np.arange(62, dtype=np.float32) * 1_000
+    assert given(await recommend(make_cascade(coarse_keep=5), k=8)) == ids(39, 38, 37, 36, 35, 34, 33, 32)
+    stages.scores["fine"] = -np.arange(62, dtype=np.float32)
+    assert given(await recommend(make_cascade(coarse_keep=5), k=8)) == ids(35, 36, 37, 38, 39, 34, 33, 32)
 
 
 async def test_rows_of_a_batch_equal_their_answers_alone(make_cascade, store):
