@@ -97,6 +97,10 @@ class ServingSettings(_Branch):
     default_timeout_ms: float = Field(
         default=500, ge=1, le=10_000, description="deadline of a request that states none"
     )
+    max_batch_rows: int = Field(default=32, ge=1, le=4_096, description="requests answered as one batch at most")
+    lanes: int = Field(
+        default=1, ge=1, le=64, description="batches in flight at once; more pays when stages run in other processes"
+    )
     max_body_bytes: int = Field(default=2_097_152, ge=1_024, le=67_108_864)
 
 

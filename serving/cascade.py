@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from serving.post import choose_slate
 from serving.preparation import Row
 from serving.ranked import Ranked
 from serving.release import Release
-from serving.types import Candidates, RankQuery, RecallQuery, SimilarQuery, Slate, StageCaller
+from serving.types import Candidates, RankQuery, RecallQuery, SimilarQuery, Slate, StageCaller, Trace
 
 log = logging.getLogger("recpool.cascade")
 
@@ -93,13 +94,24 @@ class Cascade:
         query = SimilarQuery(
             self.release.version,
             _padded([row.seeds for row in rows]),
-            max(row.k for row in rows),
+            # Not the largest k of the batch: evidence is relative to the list, and must not depend on batch-mates.
+            self._recall.candidates,
             _padded(excluded),
             tuple(row.filter for row in rows),
             now_s,
         )
         found = await self._recall_or_popular(rows, query)
         return self._slates(rows, Ranked.recalled(found), excluded, now_s)
+
+    def fallback(self, row: Row) -> Slate:
+        """What can be said without any stage: the row's own items as given, or popular ones."""
+        row = replace(row, trace=Trace())
+        row.trace.degrade("cascade", "timeout")
+        if len(row.items):
+            return Ranked.given(row.items[None, :]).row(0).slate(row.k, row.trace)
+        found = self.release.popular_candidates(1, self._recall.candidates)
+        [slate] = self._slates([row], Ranked.recalled(found), [row.excluded], self._wall())
+        return slate
 
     async def _recall_or_popular(self, rows: Sequence[Row], query: RecallQuery | SimilarQuery) -> Candidates:
         found = await self._call("recall", rows, query) if "recall" in self._stages else None

@@ -5,34 +5,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 from configs.errors import RecpoolError, Unavailable
-from configs.settings import STAGES, Settings
+from configs.settings import STAGES, ServingSettings, Settings
 from features.background_writer import BackgroundWriter
 from features.event_log import SqliteEventLog
 from features.store import open_store
 from pool.repository import ReleaseRepository
 from serving.cascade import Cascade
+from serving.coalescing import Coalescer
 from serving.hydration import Hydrator
 from serving.preparation import Row, prepare_rank, prepare_recommend, prepare_similar
 from serving.release import Release
 from serving.replies import build_reply, impression
 from serving.schemas import RankRequest, RecommendRequest, SimilarRequest
 from serving.stages import load_stage
-from serving.types import Slate, StageCaller
+from serving.types import StageCaller
 
 REPLY_RESERVE_MS = 3.0
 """Kept back from every deadline for building and sending the reply."""
 
 
-@dataclass(frozen=True)
 class _Live:
-    release: Release
-    cascade: Cascade
+    """A release being served: its cascade, and the queues in front of it, one a kind of request."""
+
+    def __init__(self, release: Release, cascade: Cascade, settings: ServingSettings):
+        self.release = release
+        self.cascade = cascade
+        self.recommend = Coalescer(cascade.recommend, settings.max_batch_rows, settings.lanes)
+        self.rank = Coalescer(cascade.rank, settings.max_batch_rows, settings.lanes)
+        self.similar = Coalescer(cascade.similar, settings.max_batch_rows, settings.lanes)
 
 
 class Service:
@@ -91,7 +96,7 @@ class Service:
             name: self._remote.get(name) or load_stage(name, release, settings, self._executor) for name in STAGES
         }
         hydrator = Hydrator(self._store, release.encoder, settings.store, self._executor)
-        return _Live(release, Cascade(release, stages, hydrator, settings.recall, settings.ranking))
+        return _Live(release, Cascade(release, stages, hydrator, settings.recall, settings.ranking), settings.serving)
 
     async def close(self) -> None:
         self._impressions.close()
@@ -108,7 +113,7 @@ class Service:
         row = prepare_recommend(
             request, live.release, self._settings.serving.default_k, self._deadline(request, started)
         )
-        reply = await self._answer(live, live.cascade.recommend, row, started, request.debug)
+        reply = await self._answer(live, live.recommend, row, started, request.debug)
         if not request.dry_run:
             self._impressions.submit(impression(reply, row, request.scene, time.time()))
         return reply
@@ -117,13 +122,13 @@ class Service:
         """Order the caller's own items; unknown ones come last, without a score."""
         started, live = time.monotonic(), self._require_live()
         row = prepare_rank(request, live.release, self._deadline(request, started))
-        return await self._answer(live, live.cascade.rank, row, started, request.debug)
+        return await self._answer(live, live.rank, row, started, request.debug)
 
     async def similar(self, request: SimilarRequest) -> dict[str, Any]:
         """Items like the given ones."""
         started, live = time.monotonic(), self._require_live()
         row = prepare_similar(request, live.release, self._settings.serving.default_k, self._deadline(request, started))
-        return await self._answer(live, live.cascade.similar, row, started, debug=False)
+        return await self._answer(live, live.similar, row, started, debug=False)
 
     def status(self) -> dict[str, Any]:
         """What runs here; see `serving.schemas.Status`."""
@@ -139,16 +144,13 @@ class Service:
             **self._counts,
         }
 
-    async def _answer(
-        self,
-        live: _Live,
-        run: Callable[[list[Row]], Awaitable[list[Slate]]],
-        row: Row,
-        started: float,
-        debug: bool,
-    ) -> dict[str, Any]:
+    async def _answer(self, live: _Live, queue: Coalescer, row: Row, started: float, debug: bool) -> dict[str, Any]:
+        """The reply, inside the row's deadline: when the cascade is late, popular items."""
         try:
-            [slate] = await run([row])
+            try:
+                slate = await asyncio.wait_for(queue.submit(row), max(0.0, row.deadline_s - time.monotonic()))
+            except TimeoutError:
+                slate = live.cascade.fallback(row)
             reply = build_reply(row, slate, live.release, started, time.monotonic(), debug)
         except Exception:
             self._counts["errors"] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from configs.errors import ArtifactError
 from configs.settings import build_settings
 from features.datasets import Dataset
+from features.event_log import SqliteEventLog
 from features.schema import FeatureSchema, HistorySpec
 from features.store import open_store
 from pool.repository import CHAMPION, ReleaseRepository
@@ -91,6 +93,33 @@ async def test_people_are_recommended_what_their_group_likes(service):
         half = [int(item["id"].split()[1].split("/")[0]) // (ITEMS // 2) for item in reply["items"]]
         assert reply["degraded"] == []
         assert half.count(user) >= 4
+
+
+async def test_concurrent_callers_each_get_what_they_would_get_alone(service):
+    asks = [RecommendRequest(user_id=f"u/{u} é", k=4 + u, timeout_ms=10_000, dry_run=True) for u in range(6)]
+    together = await asyncio.gather(*(service.recommend(ask) for ask in asks))
+    for ask, reply in zip(asks, together, strict=True):
+        alone = await service.recommend(ask)
+        assert [item["id"] for item in reply["items"]] == [item["id"] for item in alone["items"]]
+        scores = ([item["score"] for item in r["items"]] for r in (reply, alone))
+        assert np.allclose(*scores, atol=1e-5)
+
+
+async def test_a_deadline_too_short_for_anything_is_still_answered(service):
+    reply = await service.recommend(RecommendRequest(user_id="u/1 é", k=3, timeout_ms=1))
+    assert reply["returned"] == 3
+    assert {"stage": "cascade", "reason": "timeout"} in reply["degraded"]
+
+
+async def test_impressions_are_logged_unless_it_was_a_dry_run(service, settings):
+    shown = await service.recommend(RecommendRequest(user_id="u/1 é", k=3, scene="home", timeout_ms=10_000))
+    await service.recommend(RecommendRequest(user_id="u/1 é", k=3, dry_run=True))
+    service._impressions.close()
+    log = SqliteEventLog(settings.event_log_file)
+    [logged] = log.read(0, 10)
+    log.close()
+    assert logged.event_id == shown["recommendation_id"]
+    assert logged.payload["items"] == [item["id"] for item in shown["items"]]
 
 
 async def test_scores_in_the_reply_are_those_of_the_trained_model(service, settings):

@@ -234,6 +234,15 @@ async def test_rank_orders_the_callers_items_and_names_the_unknown_ones(make_cas
     assert reply["items"][-1]["score"] is None
 
 
+def test_without_any_stage_there_is_still_an_answer(make_cascade):
+    cascade = make_cascade()
+    slate = cascade.fallback(row(cascade, k=3, exclude_item_ids=ids(58)))
+    assert cascade.release.ids(slate.items) == ids(59, 57, 56)
+    assert slate.trace.degraded == [("cascade", "timeout")]
+    own = prepare_rank(RankRequest(item_ids=ids(3, 7)), cascade.release, 0.0)
+    assert cascade.release.ids(cascade.fallback(own).items) == ids(3, 7)
+
+
 async def test_rank_of_unknown_items_alone_is_answered(make_cascade):
     cascade = make_cascade()
     prepared = prepare_rank(RankRequest(item_ids=["a", "b"]), cascade.release, time.monotonic() + 5)
