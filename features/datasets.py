@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from configs.errors import DataError
+from features.batches import ContextBatch
 from features.encoding import Encoder
 from features.files import atomic_directory
 from features.histories import HistoryIndex
@@ -87,13 +88,17 @@ class Dataset:
 
 @dataclass(frozen=True)
 class IndexedInteractions:
-    """Interactions as arrays: users, items [n] int32 indices; values [n] float32; times [n] float64 or None."""
+    """Interactions as arrays: users, items [n] int32 indices; values [n] float32; times [n] float64 or None.
+
+    ``context`` holds the rows' own context, [n] rows; None where the schema has no context fields.
+    """
 
     users: np.ndarray
     items: np.ndarray
     values: np.ndarray
     signals: np.ndarray
     times: np.ndarray | None
+    context: ContextBatch | None = None
 
     @classmethod
     def build(cls, dataset: Dataset, encoder: Encoder) -> IndexedInteractions:
@@ -105,6 +110,7 @@ class IndexedInteractions:
             values,
             encoder.signals(values.astype(np.float64)),
             dataset.times,
+            encoder.encode_context(table) if encoder.schema.names("context") else None,
         )
 
     def __len__(self) -> int:
@@ -112,7 +118,10 @@ class IndexedInteractions:
 
     def take(self, rows: np.ndarray) -> IndexedInteractions:
         times = None if self.times is None else self.times[rows]
-        return IndexedInteractions(self.users[rows], self.items[rows], self.values[rows], self.signals[rows], times)
+        context = None if self.context is None else self.context.take(rows)
+        return IndexedInteractions(
+            self.users[rows], self.items[rows], self.values[rows], self.signals[rows], times, context
+        )
 
     def histories(self) -> HistoryIndex:
         return HistoryIndex(self.users, self.items, self.signals, self.times)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import orjson
 import pyarrow as pa
 
 from configs.errors import ArtifactError, InvalidRequest
+from features.batches import ContextBatch, ItemBatch, UserBatch
 from features.schema import ITEM_ID, USER_ID, FeatureField, FeatureSchema
 from features.vocabulary import (
     FIRST_KNOWN,
@@ -38,60 +38,6 @@ SIGNAL_NEGATIVE = 1
 SIGNAL_POSITIVE = 2
 
 _NO_EVENTS = np.zeros(0, np.int32)
-
-
-class _Rows:
-    """Row operations shared by the two batches."""
-
-    def take(self, rows: np.ndarray):
-        """The rows at the given positions, as a new batch."""
-        return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})  # type: ignore[arg-type]
-
-    def inputs(self) -> dict[str, np.ndarray]:
-        """Model inputs by name; kinds of field that the schema lacks (zero columns) are left out."""
-        named = {f"{self.prefix}{f.name}": getattr(self, f.name) for f in fields(self)}  # type: ignore[attr-defined,arg-type]
-        return {name: array for name, array in named.items() if array.shape[1] > 0}
-
-
-@dataclass(frozen=True)
-class ItemBatch(_Rows):
-    """Encoded items: cat [N, Gc] int32 (column 0 is the item id), num [N, Gn] float32, multi [N, Gm, L] int32."""
-
-    cat: np.ndarray
-    num: np.ndarray
-    multi: np.ndarray
-    prefix = "item_"
-
-    def __len__(self) -> int:
-        return len(self.cat)
-
-
-@dataclass(frozen=True)
-class UserBatch(_Rows):
-    """Encoded users with their request context.
-
-    cat [B, Fc] int32 (column 0 is the user id, then profile, then context), num [B, Fn] float32
-    (standardised), multi [B, Fm, L] int32, history [B, H] int32 item indices, most recent first,
-    padded with 0, signal [B, H] int8 (0 padding, 1 negative, 2 positive or neutral).
-    """
-
-    cat: np.ndarray
-    num: np.ndarray
-    multi: np.ndarray
-    history: np.ndarray
-    signal: np.ndarray
-    prefix = "user_"
-
-    def __len__(self) -> int:
-        return len(self.cat)
-
-    def inputs(self) -> dict[str, np.ndarray]:
-        named = super().inputs()
-        named["history"], named["signal"] = named.pop("user_history"), named.pop("user_signal")
-        return named
-
-    def with_history(self, history: np.ndarray, signal: np.ndarray) -> UserBatch:
-        return UserBatch(self.cat, self.num, self.multi, history, signal)
 
 
 def _column(table: pa.Table, name: str) -> list[Any]:
@@ -185,6 +131,13 @@ class Encoder:
         cat, num, multi = self._encode(columns, len(rows), USER_ID, self.user_ids, ("user", "context"))
         return UserBatch(cat, num, multi, *self.encode_histories([_NO_EVENTS] * len(rows), [_NO_EVENTS] * len(rows)))
 
+    def encode_context(self, interactions: pa.Table) -> ContextBatch:
+        """Encode the context columns of interactions, as `encode_users` does those of a request."""
+        columns = {name: _column(interactions, name) for name in self.schema.names("context")}
+        rows = len(interactions)
+        cat = _side_by_side(self._categories(columns, ("context",)), rows, np.int32)
+        return ContextBatch(cat, self._numerics(columns, rows, ("context",)))
+
     def encode_histories(
         self, items: Sequence[np.ndarray], values: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
@@ -218,15 +171,20 @@ class Encoder:
         ids: Vocabulary,
         entities: tuple[str, ...],
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        schema = self.schema
-        cat = [ids.indices(columns[id_name])]
-        cat += [self.vocabulary(f).indices(columns[f.name]) for f in schema.of(*entities, kind="categorical")]  # type: ignore[arg-type]
-        num = [self._numbers(f, columns[f.name]) for f in schema.of(*entities, kind="numeric")]  # type: ignore[arg-type]
-        multis = schema.of(entities[0], kind="multi")  # type: ignore[arg-type]
+        cat = _side_by_side([ids.indices(columns[id_name]), *self._categories(columns, entities)], rows, np.int32)
+        multis = self.schema.of(entities[0], kind="multi")  # type: ignore[arg-type]
         multi = np.zeros((rows, len(multis), max((f.max_values for f in multis), default=1)), np.int32)
         for position, field in enumerate(multis):
             self._fill_multi(multi[:, position], field, columns[field.name])
-        return np.stack(cat, 1), np.stack(num, 1) if num else np.zeros((rows, 0), np.float32), multi
+        return cat, self._numerics(columns, rows, entities), multi
+
+    def _categories(self, columns: Mapping[str, list[Any]], entities: tuple[str, ...]) -> list[np.ndarray]:
+        fields = self.schema.of(*entities, kind="categorical")  # type: ignore[arg-type]
+        return [self.vocabulary(f).indices(columns[f.name]) for f in fields]
+
+    def _numerics(self, columns: Mapping[str, list[Any]], rows: int, entities: tuple[str, ...]) -> np.ndarray:
+        fields = self.schema.of(*entities, kind="numeric")  # type: ignore[arg-type]
+        return _side_by_side([self._numbers(f, columns[f.name]) for f in fields], rows, np.float32)
 
     def _numbers(self, field: FeatureField, column: list[Any]) -> np.ndarray:
         stats = self._stats[_key(field)]
@@ -273,6 +231,11 @@ class Encoder:
             )
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise ArtifactError(f"{path}: not a readable encoder ({error}); rebuild the release") from error
+
+
+def _side_by_side(columns: list[np.ndarray], rows: int, dtype: type[np.generic]) -> np.ndarray:
+    """Columns, each [rows], as [rows, K]; K may be 0."""
+    return np.stack(columns, 1) if columns else np.zeros((rows, 0), dtype)
 
 
 def _key(field: FeatureField) -> str:

@@ -67,9 +67,10 @@ class CoarseRanker(nn.Module):
         """Arguments as in `ranking.fine.FineRanker.encode_user`."""
         mask = (history > 0).float().unsqueeze(1) if mask is None else mask
         _, values = self.history(history, signal)
-        columns = self.user_fields(fields).unsqueeze(1).expand(-1, mask.shape[1], -1)
+        fields = fields.by_view()
+        columns = self.user_fields(fields).expand(-1, mask.shape[1], -1)
         x = torch.cat([columns, *pools(values[:, :-1], signal, mask)], -1)
-        return CoarseUser(self._state(x, self.user_linear, self.user_mlp, self.user_bias(fields.cat[:, :1])))
+        return CoarseUser(self._state(x, self.user_linear, self.user_mlp, self.user_bias(fields.cat[..., 0])))
 
     def encode_item(self, fields: Fields) -> Tensor:
         """Item state [..., vector + O] float32."""

@@ -46,7 +46,7 @@ class UserTensors(NamedTuple):
     """state [B, R, Du], history [B, H, 2 * attention] (keys then values), mask [B, R, H] float32.
 
     R is 1 in serving. In training it may be the number of candidates, each with its own view of a
-    shared history.
+    shared history and, where the data has context, with a context of its own.
     """
 
     state: Tensor
@@ -81,19 +81,21 @@ class FineRanker(nn.Module):
         """The part that depends on the user alone.
 
         Args:
+            fields: of B users, or of [B, R] views when their contexts differ.
             history, signal: [B, H] int64.
             mask: [B, R, H] float32, events each view may use; None: all that are not padding.
         """
         mask = (history > 0).float().unsqueeze(1) if mask is None else mask
         keys, values = self.history(history, signal)
         views = mask.shape[1]
-        profile = self.user_fields(fields).unsqueeze(1)
+        fields = fields.by_view()
+        profile = self.user_fields(fields)
         events = torch.cat(pools(values[:, :-1], signal, mask), -1)
-        # The profile is the same in every view, so its maps are taken once.
+        # Views mostly share one profile, so its maps are taken apart from the events', once for all of them.
         maps = [
             a + b for a, b in zip(self._user_maps(profile, 0), self._user_maps(events, profile.shape[-1]), strict=True)
         ]
-        bias = self.user_bias(fields.cat[:, :1]).expand(-1, views, -1)
+        bias = self.user_bias(fields.cat[..., 0]).expand(-1, views, -1)
         state = torch.cat([profile.expand(-1, views, -1), events, *maps, bias], -1)
         return UserTensors(state, torch.cat([keys, values], -1), functional.pad(mask, (0, 1), value=1.0))
 

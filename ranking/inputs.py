@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from features.batches import ContextBatch
 from features.encoding import Encoder, ItemBatch, UserBatch
 
 
@@ -54,7 +55,10 @@ class InputSpec:
 
 @dataclass(frozen=True)
 class Fields:
-    """Field tensors of B users or items: cat [B, F] int64, num [B, Fn] float32, multi [B, Fm, L] int64."""
+    """Field tensors of B users or items: cat [B, F] int64, num [B, Fn] float32, multi [B, Fm, L] int64.
+
+    Candidates, and users with a context for each of theirs, have [B, C] in place of [B].
+    """
 
     cat: Tensor
     num: Tensor
@@ -68,3 +72,48 @@ class Fields:
     def take(self, rows: Tensor) -> Fields:
         """The rows at the given positions; ``rows`` may have any shape."""
         return Fields(self.cat[rows], self.num[rows], self.multi[rows])
+
+    def by_view(self) -> Fields:
+        """A user's fields with an axis for views, [B, R, ...]; R is 1 where all views share them."""
+        if self.cat.dim() == 3:
+            return self
+        return Fields(self.cat.unsqueeze(1), self.num.unsqueeze(1), self.multi.unsqueeze(1))
+
+
+class RowUsers:
+    """Users as training rows see them: the profile is the user's, the context the row's.
+
+    Args:
+        users: fields of every user by index, [users + 2] rows, their context columns imputed.
+        context: of the rows, [n]; None leaves users as they are.
+    """
+
+    def __init__(self, users: Fields, context: ContextBatch | None):
+        self._users = users
+        self._context = None if context is None else _tensors(context)
+
+    def take(self, users: Tensor, rows: Tensor, dropout: float = 0.0) -> Fields:
+        """Fields of users [G], or with context those of every view of them, [G, R].
+
+        Args:
+            rows: [G, R] int64, the row whose context each view has.
+            dropout: share of views left without context, as requests without one will be.
+        """
+        if self._context is None:
+            return self._users.take(users)
+        fields = self._users.take(users.unsqueeze(1).expand_as(rows))
+        # Scoring must not draw: it would move the global generator.
+        kept = torch.rand(rows.shape) >= dropout if dropout else torch.ones(rows.shape, dtype=torch.bool)
+        cat, num = (column[rows] for column in self._context)
+        return Fields(_end_with(fields.cat, cat, kept), _end_with(fields.num, num, kept), fields.multi)
+
+
+def _tensors(context: ContextBatch) -> tuple[Tensor, Tensor]:
+    cat, num = np.ascontiguousarray(context.cat), np.ascontiguousarray(context.num)
+    return torch.from_numpy(cat).long(), torch.from_numpy(num)
+
+
+def _end_with(columns: Tensor, last: Tensor, kept: Tensor) -> Tensor:
+    """Columns [..., F] whose last K are those of ``last`` [..., K] where ``kept`` [...] is true."""
+    profile, context = columns.split([columns.shape[-1] - last.shape[-1], last.shape[-1]], -1)
+    return torch.cat([profile, torch.where(kept.unsqueeze(-1), last, context)], -1)

@@ -30,7 +30,8 @@ Report = Callable[[str, int, int], None]
 class RankData:
     """What rankers learn from.
 
-    users, items: encoded tables by index, [users + 2] and [items + 2] rows. train, valid, test: rows.
+    users, items: encoded tables by index, [users + 2] and [items + 2] rows. train, valid: rows, which
+    carry their own context; without one a row keeps the imputed context of ``users``.
     events: what histories are made of; train alone when ``view`` is "others", so that no validation
     or test row is seen; under "earlier" it may be all rows, as each sees only what came before it.
     """

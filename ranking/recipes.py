@@ -15,6 +15,8 @@ class Schedule:
 
     ``groups`` groups of up to ``group_rows`` rows make an optimiser step, cut into ``micro`` steps.
     ``average`` is the decay of the weight average that is kept; ``negatives`` are drawn per group.
+    ``context_dropout`` is the share of rows that train without their context, so that a request
+    without one meets trained weights.
     ``patience`` is how many epochs without a better validation AUC end the run.
     """
 
@@ -23,6 +25,7 @@ class Schedule:
     warmup_steps: int = 100
     embedding_decay: float = 1e-5
     id_dropout: float = 0.02
+    context_dropout: float = 0.1
     average: float = 0.99
     group_rows: int = 16
     groups: int = 128

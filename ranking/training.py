@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch.nn import functional
 from ranking.coarse import CoarseRanker
 from ranking.fine import FineRanker
 from ranking.groups import GroupBatch, GroupedRows
-from ranking.inputs import Fields
+from ranking.inputs import Fields, RowUsers
 from ranking.layers import drop_ids
 from ranking.losses import sampled_softmax, value_losses
 from ranking.recipes import Recipe, Schedule
@@ -21,6 +21,14 @@ from ranking.recipes import Recipe, Schedule
 Model = FineRanker | CoarseRanker
 LOWEST_RATE = 0.02
 """The cosine schedule ends at this share of the learning rate."""
+
+
+class Views(NamedTuple):
+    """How each of a group's C candidates sees the user: ``rows`` [G, C] int64, the training row whose
+    context it has, and ``mask`` [G, C, H] float32, the events it may use."""
+
+    rows: Tensor
+    mask: Tensor
 
 
 class RankTrainer:
@@ -46,7 +54,8 @@ class RankTrainer:
         schedule: Schedule,
         teacher: Model | None = None,
     ):
-        self.model, self.users, self.items, self.rows = model, users, items, rows
+        self.model, self.items, self.rows = model, items, rows
+        self.users = RowUsers(users, rows.rows.context)
         self.recipe, self.schedule, self.teacher = recipe, schedule, teacher
         self.names = model.config.objectives
         self._values = torch.from_numpy(rows.rows.values.astype(np.float32))
@@ -81,8 +90,8 @@ class RankTrainer:
         real, places = places >= 0, places.clamp(min=0)
         targets, drawn = self._targets[places], self._draw(len(places))
         candidates = torch.cat([targets, drawn], 1)
-        mask = _widen(torch.from_numpy(batch.mask), real, drawn.shape[1])
-        logits = self._logits(self.model, batch, candidates, mask, self.schedule.id_dropout)
+        views = _widen(Views(places, torch.from_numpy(batch.mask)), real, drawn.shape[1])
+        logits = self._logits(self.model, batch, candidates, views, training=True)
         size = targets.shape[1]
         w = self.recipe.weights
         total = value_losses(
@@ -101,7 +110,7 @@ class RankTrainer:
             each = sampled_softmax(logits[:, :size, k], logits[:, size:, k], same, odds, len(self.items.cat) - 2)
             total = total + w.engage * each[real].mean()
         if self.teacher is not None:
-            total = total + self.schedule.distil_weight * self._distance(logits, batch, candidates, mask, real)
+            total = total + self.schedule.distil_weight * self._distance(logits, batch, candidates, views, real)
         return total
 
     def averaged(self) -> dict[str, Tensor]:
@@ -140,20 +149,23 @@ class RankTrainer:
             return torch.zeros(groups, 0, dtype=torch.int64)
         return torch.multinomial(self._odds, groups * count, True).view(groups, count)
 
-    def _distance(self, logits: Tensor, batch: GroupBatch, candidates: Tensor, mask: Tensor, real: Tensor) -> Tensor:
+    def _distance(self, logits: Tensor, batch: GroupBatch, candidates: Tensor, views: Views, real: Tensor) -> Tensor:
         """Mean square distance to the teacher's logits over real rows and drawn items."""
         assert self.teacher is not None
         self.teacher.eval()
         with torch.no_grad():
-            wanted = self._logits(self.teacher, batch, candidates, mask, 0.0)
+            wanted = self._logits(self.teacher, batch, candidates, views, training=False)
         counted = functional.pad(real, (0, candidates.shape[1] - real.shape[1]), value=True)
         return functional.mse_loss(logits[counted], wanted[counted])
 
-    def _logits(self, model: Model, batch: GroupBatch, candidates: Tensor, mask: Tensor, dropout: float) -> Tensor:
-        user, item = self.users.take(torch.from_numpy(batch.users)), self.items.take(candidates)
-        if dropout:
-            user, item = (Fields(drop_ids(side.cat, dropout), side.num, side.multi) for side in (user, item))
-        return model(user, torch.from_numpy(batch.history), torch.from_numpy(batch.signal), item, mask)
+    def _logits(self, model: Model, batch: GroupBatch, candidates: Tensor, views: Views, training: bool) -> Tensor:
+        """Logits [G, C, O]; in training some views lose their context, some users and items their id."""
+        plan = self.schedule
+        user = self.users.take(torch.from_numpy(batch.users), views.rows, plan.context_dropout if training else 0.0)
+        item = self.items.take(candidates)
+        if training and plan.id_dropout:
+            user, item = (Fields(drop_ids(side.cat, plan.id_dropout), side.num, side.multi) for side in (user, item))
+        return model(user, torch.from_numpy(batch.history), torch.from_numpy(batch.signal), item, views.mask)
 
     def _move(self) -> None:
         """Apply the gathered gradients, and let the average follow."""
@@ -179,13 +191,14 @@ class RankTrainer:
 def score_rows(model: Model, users: Fields, items: Fields, rows: GroupedRows, groups: int = 256) -> np.ndarray:
     """Logits of every row [n, O] float32."""
     model.eval()
+    row_users = RowUsers(users, rows.rows.context)
     out = np.zeros((len(rows.rows), len(model.config.objectives)), np.float32)
     packed = rows.groups(None)
     for at in range(0, len(packed), groups):
         batch = rows.batch(packed[at : at + groups])
-        real = batch.rows >= 0
-        item = items.take(torch.from_numpy(rows.rows.items[np.maximum(batch.rows, 0)].astype(np.int64)))
-        user = users.take(torch.from_numpy(batch.users))
+        real, places = batch.rows >= 0, np.maximum(batch.rows, 0)
+        item = items.take(torch.from_numpy(rows.rows.items[places].astype(np.int64)))
+        user = row_users.take(torch.from_numpy(batch.users), torch.from_numpy(places))
         history, signal, mask = (torch.from_numpy(a) for a in (batch.history, batch.signal, batch.mask))
         out[batch.rows[real]] = model(user, history, signal, item, mask).numpy()[real]
     return out
@@ -197,14 +210,18 @@ def value_stats(values: np.ndarray) -> tuple[float, float]:
     return (float(known.mean()), float(known.std()) or 1.0) if len(known) else (0.0, 1.0)
 
 
-def _widen(mask: Tensor, real: Tensor, extra: int) -> Tensor:
-    """Views [G, C + extra, H]: drawn items take turns in looking through the eyes of the group's real rows."""
+def _widen(views: Views, real: Tensor, extra: int) -> Views:
+    """Views of C + extra candidates: drawn items take turns in looking through the eyes of the group's real rows.
+
+    So they meet contexts as often as the group's rows do, and only the item tells them apart.
+    """
     if not extra:
-        return mask
+        return views
     turns = torch.arange(extra).unsqueeze(0) % real.sum(1, keepdim=True)
     first = real.float().argsort(dim=1, descending=True, stable=True)
-    borrowed = first.gather(1, turns).unsqueeze(2).expand(-1, -1, mask.shape[2])
-    return torch.cat([mask, mask.gather(1, borrowed)], 1)
+    borrowed = first.gather(1, turns)
+    seen = views.mask.gather(1, borrowed.unsqueeze(2).expand(-1, -1, views.mask.shape[2]))
+    return Views(torch.cat([views.rows, views.rows.gather(1, borrowed)], 1), torch.cat([views.mask, seen], 1))
 
 
 def _sampling_odds(items: np.ndarray, rows: int) -> Tensor:
