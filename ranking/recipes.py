@@ -77,7 +77,7 @@ QUICK = Recipe(
     fine_model=FineConfig(hidden=(64, 32)),
     coarse_model=CoarseConfig(dim=16, hidden=64),
     history=50,
-    rows=250_000,
+    rows=200_000,
 )
 FULL = Recipe(
     name="full",

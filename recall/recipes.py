@@ -44,7 +44,7 @@ class RecallRecipe:
 
 
 RECIPES = {
-    "quick": RecallRecipe(TowerSettings(dim=64, epochs=10, learning_rate=4e-3), neighbours=200),
+    "quick": RecallRecipe(TowerSettings(dim=64, epochs=8, learning_rate=4e-3), neighbours=200),
     "full": RecallRecipe(neighbours=1000),
 }
 
