@@ -18,6 +18,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,14 @@ class Manifest(BaseModel):
     objectives: tuple[str, ...]
     metrics: dict[str, Any] = {}
     files: dict[str, FileEntry]
+
+
+@dataclass
+class Draft:
+    """A release being written: its folder, and the version it got once it was published."""
+
+    folder: Path
+    version: str = ""
 
 
 class ReleaseRepository:
@@ -101,8 +110,8 @@ class ReleaseRepository:
         return manifest
 
     @contextmanager
-    def draft(self, describe: dict[str, Any]) -> Iterator[Path]:
-        """Yield a folder to fill; on success it becomes the next version, on failure it vanishes.
+    def draft(self, describe: dict[str, Any]) -> Iterator[Draft]:
+        """Yield a draft to fill; on success it becomes the next version, on failure it vanishes.
 
         Args:
             describe: the manifest's fields other than format, version, time and files. It is read at
@@ -113,8 +122,9 @@ class ReleaseRepository:
         scratch = self.folder / f".draft-{uuid.uuid4().hex}"
         scratch.mkdir()
         try:
-            yield scratch
-            self._publish(scratch, describe)
+            draft = Draft(scratch)
+            yield draft
+            draft.version = self._publish(scratch, describe)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 

@@ -55,7 +55,8 @@ def build_release(dataset: Dataset, settings: Settings, recipe: str, progress: P
         "objectives": objectives,
         "metrics": {},
     }
-    with ReleaseRepository(settings.releases_folder).draft(describe) as folder:
+    with ReleaseRepository(settings.releases_folder).draft(describe) as draft:
+        folder = draft.folder
         encoder.save(folder / "encoder.json")
         pq.write_table(dataset.items, folder / "items.parquet")
         (folder / "recall").mkdir()
@@ -67,7 +68,7 @@ def build_release(dataset: Dataset, settings: Settings, recipe: str, progress: P
         describe["metrics"]["valid_auc"] = _build_rankers(
             folder, encoder, users, items, rows, _fitted(ranking, dataset, objectives), progress
         )
-    return ReleaseRepository(settings.releases_folder).versions()[-1]
+    return draft.version
 
 
 def _available_from(dataset: Dataset, encoder: Encoder) -> np.ndarray | None:

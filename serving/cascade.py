@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from configs.errors import RecpoolError
+from configs.errors import ConfigError, RecpoolError
 from configs.settings import RankingSettings, RecallSettings
 from features.encoding import UserBatch
+from ranking.objectives import combine
 from serving.degradation import StageCosts
 from serving.hydration import Hydrator
 from serving.post import STAGE as POST
@@ -31,12 +33,16 @@ from serving.types import Candidates, RankQuery, RecallQuery, SimilarQuery, Slat
 
 log = logging.getLogger("recpool.cascade")
 
+STAGE_SHARE = 0.7
+"""Share of the time left that one stage may take before it is done without."""
+
 
 class Cascade:
     """One release's funnel.
 
     Args:
         stages: callers of ``recall``, ``coarse`` and ``fine``; the cascade does without those it lacks.
+        stage_limit_s: most a stage may take, whatever the deadlines; it holds up those who wait behind.
         clock: monotonic seconds, the scale of `Row.deadline_s`.
         wall: seconds since 1970, for eligibility and staleness.
     """
@@ -48,14 +54,17 @@ class Cascade:
         hydrator: Hydrator,
         recall: RecallSettings,
         ranking: RankingSettings,
+        stage_limit_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ):
+        _check_ranking(release, ranking)
         self.release = release
         self._stages = stages
         self._hydrator = hydrator
         self._recall = recall
         self._ranking = ranking
+        self._stage_limit_s = stage_limit_s
         self._clock = clock
         self._wall = wall
         self._costs = StageCosts()
@@ -101,7 +110,8 @@ class Cascade:
             now_s,
         )
         found = await self._recall_or_popular(rows, query)
-        return self._slates(rows, Ranked.recalled(found), excluded, now_s)
+        # There is no second page: the route takes no cursor.
+        return [replace(s, more=False) for s in self._slates(rows, Ranked.recalled(found), excluded, now_s)]
 
     def fallback(self, row: Row) -> Slate:
         """What can be said without any stage: the row's own items as given, or popular ones."""
@@ -110,8 +120,7 @@ class Cascade:
         if len(row.items):
             return Ranked.given(row.items[None, :]).row(0).slate(row.k, row.trace)
         found = self.release.popular_candidates(1, self._recall.candidates)
-        [slate] = self._slates([row], Ranked.recalled(found), [row.excluded], self._wall())
-        return slate
+        return self._slates([row], Ranked.recalled(found), [row.excluded], self._wall())[0]
 
     async def _recall_or_popular(self, rows: Sequence[Row], query: RecallQuery | SimilarQuery) -> Candidates:
         found = await self._call("recall", rows, query) if "recall" in self._stages else None
@@ -127,18 +136,21 @@ class Cascade:
         """Objectives [B, C', O] of the candidates each row has time for, NaN elsewhere; None when no row has any."""
         if stage not in self._stages or not items.any():
             return None
-        fitting = np.array([self._affordable(stage, row, items.shape[1]) for row in rows])
+        fitting = np.array([self._affordable(stage, row, items.shape[1], len(rows)) for row in rows])
         width = int(fitting.max())
         if width == 0:
             return None
         asked = np.where(np.arange(width) < fitting[:, None], items[:, :width], 0)
-        # A row without time for the stage must not hurry those that have it.
         waiting = [row for row, count in zip(rows, fitting, strict=True) if count]
-        return await self._call(stage, waiting, RankQuery(self.release.version, users, asked))
+        started = self._clock()
+        answer = await self._call(stage, waiting, RankQuery(self.release.version, users, asked))
+        if answer is not None:
+            self._costs.observe(stage, int(fitting.sum()), (self._clock() - started) * 1000)
+        return answer
 
-    def _affordable(self, stage: str, row: Row, candidates: int) -> int:
+    def _affordable(self, stage: str, row: Row, candidates: int, rows: int) -> int:
         """How many candidates the row's deadline leaves time for; noted when it is not all of them."""
-        fitting = self._costs.affordable(stage, candidates, self._remaining_ms(row))
+        fitting = self._costs.affordable(stage, candidates, rows, self._remaining_ms(row))
         if fitting < candidates:
             row.trace.degrade(stage, "fewer_candidates" if fitting else "skipped_for_deadline")
         row.trace.counts[stage] = fitting
@@ -147,12 +159,13 @@ class Cascade:
     async def _call(self, stage: str, rows: Sequence[Row], query: Any) -> Any | None:
         """A stage's answer, or None when it failed or was late; never raises for the stage's sake.
 
-        It may take as long as the most hurried row has left that has any time left at all.
+        The most patient row decides how long it may take: whoever waits for a more hurried one answers
+        it without. What is left of the time after that is for the stages behind this one.
         """
-        left_ms = [left for left in map(self._remaining_ms, rows) if left > 0]
-        timeout_s = min(left_ms, default=0.0) / 1000
+        left_s = max(map(self._remaining_ms, rows)) / 1000
+        timeout_s = min(left_s * STAGE_SHARE, self._stage_limit_s)
         try:
-            if not left_ms:
+            if timeout_s <= 0:
                 raise TimeoutError
             call = asyncio.wait_for(self._stages[stage](query, timeout_s), timeout_s)
             return await self._timed(stage, rows, call)
@@ -170,7 +183,6 @@ class Cascade:
             return await work
         finally:
             took_ms = (self._clock() - started) * 1000
-            self._costs.observe(stage, took_ms)
             for row in rows:
                 row.trace.timings_ms[stage] = round(took_ms, 3)
 
@@ -197,6 +209,18 @@ class Cascade:
     def _degrade(rows: Sequence[Row], stage: str, reason: str) -> None:
         for row in rows:
             row.trace.degrade(stage, reason)
+
+
+def _check_ranking(release: Release, ranking: RankingSettings) -> None:
+    """Raise ConfigError when weights or caps do not fit the release, before a request meets them."""
+    probe = np.zeros((0, len(release.objectives)), np.float32)
+    combine(probe, release.objectives, ranking.weights)
+    unknown = sorted(set(ranking.caps) - set(release.catalogue.fields))
+    if unknown:
+        known = list(release.catalogue.fields)
+        raise ConfigError(
+            f"ranking.caps names {unknown}, which release {release.version} lacks; its item fields: {known}"
+        )
 
 
 def _padded(lists: Sequence[np.ndarray]) -> np.ndarray:

@@ -10,38 +10,38 @@ FEWEST_CANDIDATES = 20
 
 
 class StageCosts:
-    """Expected milliseconds of each stage, learnt from the calls made.
+    """Expected time of each stage, learnt from the calls that succeeded, a candidate of a row at a time.
 
     Args:
-        weight: share of the newest call in the moving average.
+        keep: share of what was learnt that each new call leaves standing. Calls count by their size,
+            so a large batch teaches more than a request for five items.
         forget: factor an expectation shrinks by when it kept a stage from running, so that one slow
             call (a cold start, say) cannot switch a stage off for good.
     """
 
-    def __init__(self, weight: float = 0.1, forget: float = 0.9):
-        self._weight = weight
+    def __init__(self, keep: float = 0.9, forget: float = 0.9):
+        self._keep = keep
         self._forget = forget
-        self._fixed_ms: dict[str, float] = {}
+        self._learnt: dict[str, tuple[float, float]] = {}
 
-    def observe(self, stage: str, took_ms: float) -> None:
-        before = self._fixed_ms.get(stage, took_ms)
-        self._fixed_ms[stage] = before + self._weight * (took_ms - before)
+    def observe(self, stage: str, candidates: int, took_ms: float) -> None:
+        """A call over ``candidates`` (of all its rows together) took ``took_ms``."""
+        work, spent = self._learnt.get(stage, (0.0, 0.0))
+        self._learnt[stage] = (work * self._keep + candidates, spent * self._keep + took_ms)
 
-    def expected_ms(self, stage: str) -> float:
-        """0 until the stage has run once."""
-        return self._fixed_ms.get(stage, 0.0)
+    def expected_ms(self, stage: str, candidates: int) -> float:
+        """0 until the stage has answered once."""
+        work, spent = self._learnt.get(stage, (0.0, 0.0))
+        return candidates * spent / work if work else 0.0
 
-    def affordable(self, stage: str, candidates: int, remaining_ms: float) -> int:
-        """How many of ``candidates`` the stage can take in the time left; 0 means skip it.
-
-        The stage's time is taken as proportional to its candidates, which errs on the slow side for
-        fewer of them.
-        """
+    def affordable(self, stage: str, candidates: int, rows: int, remaining_ms: float) -> int:
+        """How many of ``candidates`` a row can have scored, in a batch of ``rows``, in its time left; 0: skip it."""
         if remaining_ms <= 0:
             return 0
-        expected = self.expected_ms(stage)
+        expected = self.expected_ms(stage, candidates * rows)
         if expected <= remaining_ms:
             return candidates
-        self._fixed_ms[stage] = expected * self._forget
+        work, spent = self._learnt[stage]
+        self._learnt[stage] = (work, spent * self._forget)
         fitting = int(candidates * remaining_ms / expected)
         return fitting if fitting >= FEWEST_CANDIDATES else 0

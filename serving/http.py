@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -18,12 +19,13 @@ from serving.service import Service
 
 log = logging.getLogger("recpool.http")
 
+_NAMES = {400: "InvalidRequest", 404: "NotFound", 405: "MethodNotAllowed", 413: "InvalidRequest"}
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorReply, "description": "the body is not JSON"},
     413: {"model": ErrorReply, "description": "the body is larger than the limit"},
     422: {"model": ErrorReply, "description": "a field is wrong; the message names it and the remedy"},
-    429: {"model": ErrorReply, "description": "too much load; Retry-After says when to come back"},
     503: {"model": ErrorReply, "description": "not ready"},
+    504: {"model": ErrorReply, "description": "the deadline passed before the request was understood"},
 }
 
 
@@ -79,9 +81,9 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
 def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(RecpoolError)
-    async def recpool_error(_: Request, error: RecpoolError) -> Response:
-        if isinstance(error, OfflineError):
-            log.error("offline error at request time", exc_info=error)
+    async def recpool_error(request: Request, error: RecpoolError) -> Response:
+        if isinstance(error, OfflineError):  # names files and settings, which are no caller's business
+            return await unexpected(request, error)
         headers = {"Retry-After": str(max(1, round(error.retry_after_s)))} if isinstance(error, Overloaded) else None
         field = error.field if isinstance(error, InvalidRequest) else None
         return _error(error.status, type(error).__name__, error.message, field, headers)
@@ -91,7 +93,7 @@ def _add_error_handlers(app: FastAPI) -> None:
         first = error.errors()[0]
         if first["type"] == "json_invalid":
             return _error(400, "InvalidRequest", f"the body is not JSON: {first.get('ctx', {}).get('error', '')}", None)
-        field = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
+        field = ".".join(map(str, _path(first["loc"][1:], error.body, first["type"] == "missing"))) or "body"
         return _error(422, "InvalidRequest", f"{field}: {first['msg']}", field)
 
     @app.exception_handler(Exception)
@@ -101,8 +103,21 @@ def _add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http_error(_: Request, error: HTTPException) -> Response:
-        name = {400: "InvalidRequest", 404: "NotFound", 405: "MethodNotAllowed"}.get(error.status_code, "Error")
-        return _error(error.status_code, name, str(error.detail), None, dict(error.headers or {}))
+        name = _NAMES.get(error.status_code, "Error")
+        field = "body" if error.status_code == 413 else None
+        return _error(error.status_code, name, str(error.detail), field, dict(error.headers or {}))
+
+
+def _path(location: Sequence[int | str], body: Any, is_missing: bool) -> list[int | str]:
+    """The part of a validation error's location that exists in the body; the rest names validators."""
+    path: list[int | str] = []
+    for part in location:
+        inside = part in body if isinstance(body, dict) else isinstance(body, list) and part in range(len(body))
+        if not inside:
+            return [*path, part] if is_missing else path
+        path.append(part)
+        body = body[part]
+    return path
 
 
 class BodyLimit:

@@ -75,4 +75,5 @@ class Hydrator:
         if record and record.is_stale(now_s, self._settings.stale_after_s):
             row.trace.degrade(STAGE, "profile_stale")
             stored = {}
-        return {**stored, **row.features, USER_ID: row.user_id}
+        row.profile = {**stored, **row.features}
+        return {**row.profile, USER_ID: row.user_id}

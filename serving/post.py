@@ -7,17 +7,16 @@ and at last from the popular items.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from configs.settings import RankingSettings
+from features.encoding import FIRST_KNOWN
 from ranking.rerank import Caps, select
 from serving.cursor import MAX_ITEMS
 from serving.preparation import Row
 from serving.ranked import RankedRow
 from serving.release import Release
-from serving.types import Slate, Trace
+from serving.types import Slate
 
 STAGE = "post"
 
@@ -44,26 +43,33 @@ def choose_slate(
     if len(chosen.items) < row.k:
         chosen = _backfill(row, chosen, excluded, release, now_s)
     more = len(chosen.items) == row.k and len(row.shown) + row.k < MAX_ITEMS
+    if row.debug:
+        row.trace.removed = _removed(row, excluded, release, now_s)
     row.trace.counts[STAGE] = len(chosen.items)
     return chosen.slate(row.k, row.trace, more)
 
 
 def _usable(row: Row, items: np.ndarray, excluded: np.ndarray, release: Release, now_s: float) -> np.ndarray:
-    """Places of items that may be shown, each item once; counts the others by cause."""
-    kept = np.ones(len(items), bool)
-    tests = [
-        ("duplicate", _first_places(items)),
-        ("ineligible", release.catalogue.eligible(now_s)[items]),
-        ("excluded", ~np.isin(items, excluded)),
-    ]
+    """Places of items that may be shown, each item once."""
+    kept = _first_places(items) & release.catalogue.eligible(now_s)[items] & ~np.isin(items, excluded)
     if row.filter:
-        tests.append(("filtered", release.catalogue.mask(row.filter)[items]))
-    for cause, passed in tests:
-        removed = int(np.count_nonzero(kept & ~passed))
-        if removed:
-            row.trace.removed[cause] = row.trace.removed.get(cause, 0) + removed
-        kept &= passed
+        kept &= release.catalogue.mask(row.filter)[items]
     return np.flatnonzero(kept)
+
+
+def _removed(row: Row, excluded: np.ndarray, release: Release, now_s: float) -> dict[str, int]:
+    """Items of the whole catalogue that could not be shown to this caller, each counted under its first cause."""
+    left = np.ones(len(release.catalogue), bool)
+    left[:FIRST_KNOWN] = False
+    causes = {"ineligible": ~release.catalogue.eligible(now_s)}
+    if row.filter:
+        causes["filtered"] = ~release.catalogue.mask(row.filter)
+    causes["excluded"] = np.isin(np.arange(len(left)), excluded)
+    counts = {}
+    for cause, hit in causes.items():
+        counts[cause] = int(np.count_nonzero(left & hit))
+        left &= ~hit
+    return {cause: count for cause, count in counts.items() if count}
 
 
 def _first_places(items: np.ndarray) -> np.ndarray:
@@ -74,9 +80,9 @@ def _first_places(items: np.ndarray) -> np.ndarray:
 
 
 def _backfill(row: Row, chosen: RankedRow, excluded: np.ndarray, release: Release, now_s: float) -> RankedRow:
-    """Fill up with popular items, flagged; fewer than k means the catalogue has no more to give."""
+    """Fill up with popular items, flagged, as far as the list of popular items goes."""
     unused = release.popular[~np.isin(release.popular, chosen.items)]
-    spare = unused[_usable(replace(row, trace=Trace()), unused, excluded, release, now_s)][: row.k - len(chosen.items)]
+    spare = unused[_usable(row, unused, excluded, release, now_s)][: row.k - len(chosen.items)]
     if len(spare):
         row.trace.degrade(STAGE, "backfilled_popular")
     if len(chosen.items) + len(spare) < row.k:

@@ -33,6 +33,7 @@ class Row:
         seeds, excluded: [n] int32 item indices; ``shown`` are those of earlier pages.
         items: [n] int32, the caller's own items (rank only).
         unknown: ids that the release does not hold.
+        profile: the fields as rank saw them, stored ones included; set when the row is hydrated.
     """
 
     deadline_s: float
@@ -46,10 +47,12 @@ class Row:
     unknown: tuple[str, ...] = ()
     filter: str | None = None
     exclude_seen: bool = True
+    debug: bool = False
+    profile: Mapping[str, Any] = field(default_factory=dict)
     trace: Trace = field(default_factory=Trace)
 
 
-def prepare_recommend(request: RecommendRequest, release: Release, default_k: int, deadline_s: float) -> Row:
+def prepare_recommend(request: RecommendRequest, release: Release, deadline_s: float, default_k: int) -> Row:
     """Raises InvalidRequest naming the field: unknown or mistyped features, a bad cursor or filter."""
     shown = decode_cursor(request.cursor) if request.cursor else np.zeros(0, np.uint32)
     _check_filter(request.filter, release)
@@ -66,6 +69,7 @@ def prepare_recommend(request: RecommendRequest, release: Release, default_k: in
         unknown=unknown,
         filter=request.filter,
         exclude_seen=request.exclude_seen,
+        debug=request.debug,
     )
 
 
@@ -79,7 +83,7 @@ def prepare_rank(request: RankRequest, release: Release, deadline_s: float) -> R
     )  # fmt: skip
 
 
-def prepare_similar(request: SimilarRequest, release: Release, default_k: int, deadline_s: float) -> Row:
+def prepare_similar(request: SimilarRequest, release: Release, deadline_s: float, default_k: int) -> Row:
     """Raises InvalidRequest for a bad filter."""
     _check_filter(request.filter, release)
     seeds, unknown = _known(request.item_ids, release)

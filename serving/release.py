@@ -57,7 +57,10 @@ class Release:
         popular = RankedLists.load(folder / "recall" / POPULAR_FILE, manifest.items).overall
         vectors = np.load(folder / "recall" / "item_vectors.npy", mmap_mode="r", allow_pickle=False)
         _check_sizes(version, manifest, encoder, len(items), len(vectors))
-        return cls(folder, manifest, encoder, Catalogue(items, encoder), popular, vectors)
+        release = cls(folder, manifest, encoder, Catalogue(items, encoder), popular, vectors)
+        # Sorted here rather than by the first cursor, which would make every caller wait.
+        release.items_with_hash(np.zeros(1, np.uint32))
+        return release
 
     @property
     def version(self) -> str:
@@ -76,10 +79,6 @@ class Release:
         """The most popular items for each of ``rows`` users, as if recall had found them; sources are 0."""
         items = np.broadcast_to(self.popular[:count], (rows, min(count, len(self.popular))))
         return Candidates(items, np.zeros(items.shape, np.float32), np.zeros(items.shape, np.uint8))
-
-    def ids(self, items: np.ndarray) -> list[str]:
-        """External ids of item indices [n]."""
-        return [self.encoder.item_ids.value(i) for i in items.tolist()]
 
     def items_with_hash(self, hashes: np.ndarray) -> np.ndarray:
         """Item indices [n] int32 whose cursor hash is among ``hashes``."""

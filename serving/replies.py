@@ -31,7 +31,7 @@ def build_reply(
     row: Row, slate: Slate, release: Release, started_s: float, now_s: float, debug: bool
 ) -> dict[str, Any]:
     """The reply as plain JSON values; `serving.schemas.Reply` documents it. Times in seconds."""
-    ids = release.ids(slate.items)
+    ids = release.catalogue.ids(slate.items)
     own = len(row.items) > 0
     items = [
         {"id": i, "score": _finite(score), **_provenance(int(mask), own), "metadata": metadata}
@@ -67,7 +67,7 @@ def impression(reply: dict[str, Any], row: Row, scene: str | None, time_s: float
             "scores": [item["score"] for item in reply["items"]],
             "versions": reply["versions"],
             "degraded": reply["degraded"],
-            "features": dict(row.features),
+            "features": dict(row.profile),
         },
     }
 

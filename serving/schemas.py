@@ -66,7 +66,6 @@ class _Contract(BaseModel):
 
 class _UserRequest(_Contract):
     user_id: Id | None = Field(None, description="absent for an anonymous user")
-    scene: Name | None = Field(None, description="where the slate is shown, such as `home` or `cart`")
     context: dict[Name, Scalar] = Field(default={}, max_length=MAX_FIELDS, description="context fields of the schema")
     user_features: dict[Name, FeatureValue] = Field(
         default={}, max_length=MAX_FIELDS, description="user fields that take precedence over the stored ones"
@@ -78,6 +77,7 @@ class _UserRequest(_Contract):
 class RecommendRequest(_UserRequest):
     """Ask for the best items of the whole catalogue."""
 
+    scene: Name | None = Field(None, description="where the slate is shown, such as `home`; kept with the impression")
     k: StrictInt | None = Field(None, ge=1, le=MAX_K, description="items wanted")
     cursor: Annotated[StrictStr, Field(max_length=MAX_CURSOR)] | None = Field(
         None, description="`next_cursor` of the page before; no item of an earlier page is given again"
@@ -114,7 +114,10 @@ class Item(BaseModel):
     score: float | None = Field(
         description="higher is better; comparable within one reply; null when nothing ranked it"
     )
-    source: str = Field(description="the recall source that ranked it highest, or `request` for the caller's own items")
+    source: str = Field(
+        description="the first recall source that found it, personal ones first; `request` for the caller's own items, "
+        "`fallback` for items no source gave"
+    )
     reasons: list[str] = Field(default=[], description="why it was considered, one sentence a source")
     metadata: dict[str, Any] = {}
 
@@ -127,7 +130,11 @@ class Degradation(BaseModel):
 
 
 class Debug(BaseModel):
-    """What happened inside, for one request."""
+    """What happened inside, for one request.
+
+    ``counts`` are candidates by stage; ``removed`` are items of the catalogue that could not be shown,
+    each under its first cause (ineligible, filtered, excluded).
+    """
 
     timings_ms: dict[str, float]
     counts: dict[str, int]
@@ -179,3 +186,5 @@ class Status(BaseModel):
     requests: int = Field(description="replies given by this replica, health probes included")
     degraded: int = Field(description="replies of them that were degraded")
     errors: int = Field(description="requests that failed")
+    impressions_written: int
+    impressions_dropped: int = Field(description="impressions that could not be kept")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from configs.errors import RecpoolError, Unavailable
+from configs.errors import DeadlineExceeded, OfflineError, RecpoolError, Unavailable
 from configs.settings import STAGES, ServingSettings, Settings
 from features.background_writer import BackgroundWriter
 from features.event_log import SqliteEventLog
@@ -25,8 +26,14 @@ from serving.schemas import RankRequest, RecommendRequest, SimilarRequest
 from serving.stages import load_stage
 from serving.types import StageCaller
 
+log = logging.getLogger("recpool.service")
+
 REPLY_RESERVE_MS = 3.0
 """Kept back from every deadline for building and sending the reply."""
+
+
+STAGE_LIMIT_S = 1.0
+"""No stage of a healthy service takes longer; a hung one must not hold up everybody for the longest deadline."""
 
 
 class _Live:
@@ -53,11 +60,12 @@ class Service:
         self._repository = ReleaseRepository(settings.releases_folder)
         self._executor = ThreadPoolExecutor(max_workers=8, thread_name_prefix="stage")
         self._store = open_store(settings.store, settings.store_folder)
-        self._impressions = BackgroundWriter(SqliteEventLog(settings.event_log_file))
+        self._impressions = _open_impressions(settings)
         self._live: _Live | None = None
         self._why_not_ready = "no release is loaded yet"
         self._started_s = time.time()
         self._counts = {"requests": 0, "degraded": 0, "errors": 0}
+        self._unlogged = 0
 
     @property
     def ready(self) -> bool:
@@ -85,7 +93,10 @@ class Service:
             if self._live is None or self._live.release.version != version:
                 self._live = await asyncio.get_running_loop().run_in_executor(self._executor, self._build, version)
         except RecpoolError as error:
-            self._why_not_ready = error.message
+            log.error("release %s not loaded: %s", version or "(champion)", error.message)
+            # What names files is for the log; anyone may ask for the reason.
+            vague = isinstance(error, OfflineError)
+            self._why_not_ready = "the release cannot be loaded; the log says why" if vague else error.message
             raise
         return version
 
@@ -96,10 +107,12 @@ class Service:
             name: self._remote.get(name) or load_stage(name, release, settings, self._executor) for name in STAGES
         }
         hydrator = Hydrator(self._store, release.encoder, settings.store, self._executor)
-        return _Live(release, Cascade(release, stages, hydrator, settings.recall, settings.ranking), settings.serving)
+        cascade = Cascade(release, stages, hydrator, settings.recall, settings.ranking, STAGE_LIMIT_S)
+        return _Live(release, cascade, settings.serving)
 
     async def close(self) -> None:
-        self._impressions.close()
+        if self._impressions is not None:
+            self._impressions.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._store.close()
 
@@ -110,24 +123,24 @@ class Service:
             InvalidRequest: a field is wrong. Unavailable: not ready.
         """
         started, live = time.monotonic(), self._require_live()
-        row = prepare_recommend(
-            request, live.release, self._settings.serving.default_k, self._deadline(request, started)
-        )
+        default_k = self._settings.serving.default_k
+        row = await self._prepare(prepare_recommend, request, live.release, self._deadline(request, started), default_k)
         reply = await self._answer(live, live.recommend, row, started, request.debug)
         if not request.dry_run:
-            self._impressions.submit(impression(reply, row, request.scene, time.time()))
+            self._log(impression(reply, row, request.scene, time.time()))
         return reply
 
     async def rank(self, request: RankRequest) -> dict[str, Any]:
         """Order the caller's own items; unknown ones come last, without a score."""
         started, live = time.monotonic(), self._require_live()
-        row = prepare_rank(request, live.release, self._deadline(request, started))
+        row = await self._prepare(prepare_rank, request, live.release, self._deadline(request, started))
         return await self._answer(live, live.rank, row, started, request.debug)
 
     async def similar(self, request: SimilarRequest) -> dict[str, Any]:
         """Items like the given ones."""
         started, live = time.monotonic(), self._require_live()
-        row = prepare_similar(request, live.release, self._settings.serving.default_k, self._deadline(request, started))
+        default_k = self._settings.serving.default_k
+        row = await self._prepare(prepare_similar, request, live.release, self._deadline(request, started), default_k)
         return await self._answer(live, live.similar, row, started, debug=False)
 
     def status(self) -> dict[str, Any]:
@@ -142,7 +155,27 @@ class Service:
             "plan": {name: "handle" if name in self._remote else "fused" for name in STAGES},
             "uptime_s": round(time.time() - self._started_s, 3),
             **self._counts,
+            "impressions_written": self._impressions.written if self._impressions else 0,
+            "impressions_dropped": self._unlogged,
         }
+
+    async def _prepare(
+        self, prepare: Callable[..., Row], request: Any, release: Release, deadline_s: float, *more: Any
+    ) -> Row:
+        """The request's row. A filter may take long to work out over a large catalogue, so it goes to a thread."""
+        if getattr(request, "filter", None) is None:
+            return prepare(request, release, deadline_s, *more)
+        work = asyncio.get_running_loop().run_in_executor(self._executor, prepare, request, release, deadline_s, *more)
+        try:
+            return await asyncio.wait_for(work, max(0.0, deadline_s - time.monotonic()))
+        except TimeoutError:
+            raise DeadlineExceeded(
+                "filter: could not be worked out before the deadline; send a larger timeout_ms"
+            ) from None
+
+    def _log(self, record: dict[str, Any]) -> None:
+        if self._impressions is None or not self._impressions.submit(record):
+            self._unlogged += 1
 
     async def _answer(self, live: _Live, queue: Coalescer, row: Row, started: float, debug: bool) -> dict[str, Any]:
         """The reply, inside the row's deadline: when the cascade is late, popular items."""
@@ -167,3 +200,12 @@ class Service:
     def _deadline(self, request: RecommendRequest | RankRequest | SimilarRequest, started: float) -> float:
         timeout_ms = request.timeout_ms or self._settings.serving.default_timeout_ms
         return started + (timeout_ms - REPLY_RESERVE_MS) / 1000
+
+
+def _open_impressions(settings: Settings) -> BackgroundWriter | None:
+    """The log of impressions; without one the service still answers, and counts what it could not keep."""
+    try:
+        return BackgroundWriter(SqliteEventLog(settings.event_log_file))
+    except Unavailable as error:
+        log.error("impressions are not kept: %s", error.message)
+        return None

@@ -79,11 +79,11 @@ def copy_release(settings, damage) -> str:
     """Publish the champion's files again, changed by ``damage(folder)``, with checksums that fit."""
     repository = ReleaseRepository(settings.releases_folder)
     about = repository.manifest("1").model_dump(exclude={"format", "version", "created_at_s", "files"})
-    with repository.draft(about) as folder:
-        shutil.copytree(repository.path("1"), folder, dirs_exist_ok=True)
-        (folder / "manifest.json").unlink()
-        damage(folder)
-    return repository.versions()[-1]
+    with repository.draft(about) as draft:
+        shutil.copytree(repository.path("1"), draft.folder, dirs_exist_ok=True)
+        (draft.folder / "manifest.json").unlink()
+        damage(draft.folder)
+    return draft.version
 
 
 async def test_people_are_recommended_what_their_group_likes(service):

@@ -16,10 +16,10 @@ def repository(tmp_path):
 
 
 def publish(repository, text: str = "hello") -> str:
-    with repository.draft(dict(ABOUT)) as folder:
-        (folder / "models").mkdir()
-        (folder / "models" / "a.txt").write_text(text)
-    return repository.versions()[-1]
+    with repository.draft(dict(ABOUT)) as draft:
+        (draft.folder / "models").mkdir()
+        (draft.folder / "models" / "a.txt").write_text(text)
+    return draft.version
 
 
 def test_versions_count_up_and_verify(repository):
@@ -29,8 +29,8 @@ def test_versions_count_up_and_verify(repository):
 
 
 def test_a_build_that_fails_leaves_nothing(repository):
-    with pytest.raises(RuntimeError), repository.draft(dict(ABOUT)) as folder:
-        (folder / "half").write_text("x")
+    with pytest.raises(RuntimeError), repository.draft(dict(ABOUT)) as draft:
+        (draft.folder / "half").write_text("x")
         raise RuntimeError
     assert list(repository.folder.iterdir()) == []
 

@@ -145,7 +145,7 @@ def make_cascade(make_release, store, stages):
             stages.callers(),
             Hydrator(store, release.encoder, settings, executor),
             RecallSettings(),
-            RankingSettings(weights={"like": 1.0}, coarse_keep=ranking.pop("coarse_keep", 20), **ranking),
+            RankingSettings(**{"weights": {"like": 1.0}, "coarse_keep": 20, **ranking}),
             wall=lambda: NOW_S,
         )
 

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from configs.errors import InvalidRequest, Unavailable
+from configs.errors import ConfigError, InvalidRequest, Unavailable
 from serving.preparation import prepare_rank, prepare_recommend, prepare_similar
 from serving.replies import build_reply
 from serving.schemas import RankRequest, RecommendRequest, SimilarRequest
@@ -16,7 +16,7 @@ def ids(*numbers: int) -> list[str]:
 
 
 def row(cascade, timeout_s: float = 5.0, **fields):
-    return prepare_recommend(RecommendRequest(**fields), cascade.release, 5, time.monotonic() + timeout_s)
+    return prepare_recommend(RecommendRequest(**fields), cascade.release, time.monotonic() + timeout_s, 5)
 
 
 async def recommend(cascade, timeout_s: float = 5.0, **fields):
@@ -170,8 +170,32 @@ async def test_a_row_without_time_costs_its_batch_mates_nothing(make_cascade, st
     asks = [row(cascade, k=3), row(cascade, timeout_s=-1, k=3), row(cascade, k=3)]
     patient, late, other = await cascade.recommend(asks)
     assert patient.trace.degraded == other.trace.degraded == []
-    assert cascade.release.ids(patient.items) == cascade.release.ids(other.items) == ids(39, 38, 37)
+    assert cascade.release.catalogue.ids(patient.items) == cascade.release.catalogue.ids(other.items) == ids(39, 38, 37)
     assert len(late.items) == 3 and ("fine", "skipped_for_deadline") in late.trace.degraded
+
+
+async def test_a_hurried_row_does_not_hurry_the_stages_of_its_batch_mates(make_cascade, stages):
+    stages.delays_s["recall"] = 0.1
+    cascade = make_cascade()
+    asks = [row(cascade, k=3), row(cascade, timeout_s=0.05, k=3)]
+    patient, _ = await cascade.recommend(asks)
+    assert patient.trace.degraded == []
+    assert cascade.release.catalogue.ids(patient.items) == ids(39, 38, 37)
+
+
+@pytest.mark.parametrize(
+    ("ranking", "named"),
+    [({"weights": {"likes": 1.0}}, "likes"), ({"weights": {"recall": 1.0}}, "like"), ({"caps": {"color": 1}}, "color")],
+)
+def test_weights_and_caps_that_do_not_fit_the_release_are_refused_before_any_request(make_cascade, ranking, named):
+    with pytest.raises(ConfigError, match=named):
+        make_cascade(**ranking)
+
+
+async def test_debug_counts_what_could_not_be_shown_by_its_first_cause(make_cascade, make_release):
+    cascade = make_cascade(make_release(hidden=(0, 1)))
+    reply = await recommend(cascade, filter="year >= 2000", exclude_item_ids=ids(59, 5), debug=True)
+    assert reply["debug"]["removed"] == {"ineligible": 2, "filtered": 18, "excluded": 1}
 
 
 async def test_reserves_never_overtake_what_fine_rank_scored(make_cascade, stages):
@@ -237,10 +261,10 @@ async def test_rank_orders_the_callers_items_and_names_the_unknown_ones(make_cas
 def test_without_any_stage_there_is_still_an_answer(make_cascade):
     cascade = make_cascade()
     slate = cascade.fallback(row(cascade, k=3, exclude_item_ids=ids(58)))
-    assert cascade.release.ids(slate.items) == ids(59, 57, 56)
+    assert cascade.release.catalogue.ids(slate.items) == ids(59, 57, 56)
     assert slate.trace.degraded == [("cascade", "timeout")]
     own = prepare_rank(RankRequest(item_ids=ids(3, 7)), cascade.release, 0.0)
-    assert cascade.release.ids(cascade.fallback(own).items) == ids(3, 7)
+    assert cascade.release.catalogue.ids(cascade.fallback(own).items) == ids(3, 7)
 
 
 async def test_rank_of_unknown_items_alone_is_answered(make_cascade):
@@ -252,9 +276,9 @@ async def test_rank_of_unknown_items_alone_is_answered(make_cascade):
 
 async def test_similar_never_returns_the_seed(make_cascade):
     cascade = make_cascade()
-    prepared = prepare_similar(SimilarRequest(item_ids=ids(0), k=3), cascade.release, 5, time.monotonic() + 5)
+    prepared = prepare_similar(SimilarRequest(item_ids=ids(0), k=3), cascade.release, time.monotonic() + 5, 5)
     [slate] = await cascade.similar([prepared])
-    assert cascade.release.ids(slate.items) == ids(1, 2, 3)
+    assert cascade.release.catalogue.ids(slate.items) == ids(1, 2, 3)
 
 
 @pytest.mark.parametrize(
