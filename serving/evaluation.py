@@ -164,18 +164,19 @@ class TopN:
     def stage(self, name: str) -> StageCaller:
         return load_stage(name, self.release, self.settings, self._executor)
 
-    def cascade(self, skip: Sequence[str] = (), fine_keep: int | None = None, **stages: StageCaller) -> Cascade:
-        """The cascade as it serves, with some stages replaced or done without.
+    def cascade(self, skip: Sequence[str] = (), recall: StageCaller | None = None, **ranking: Any) -> Cascade:
+        """The cascade as it serves, with some stages done without.
 
         Args:
-            fine_keep: candidates fine rank sees; as the settings say when absent.
+            recall: stands in for the recall stage.
+            ranking: fields of `RankingSettings` that differ from the settings'.
         """
-        callers = {name: stages.get(name) or self.stage(name) for name in STAGES if name not in skip}
+        callers = {name: self.stage(name) for name in STAGES if name not in skip}
+        if recall is not None:
+            callers["recall"] = recall
         hydrator = Hydrator(self._store, self.release.encoder, self.settings.store, self._executor)
-        ranking = self.settings.ranking
-        if fine_keep is not None:
-            ranking = ranking.model_copy(update={"coarse_keep": fine_keep})
-        return Cascade(self.release, callers, hydrator, self.settings.recall, ranking)
+        changed = self.settings.ranking.model_copy(update=ranking)
+        return Cascade(self.release, callers, hydrator, self.settings.recall, changed)
 
     def measure(
         self,

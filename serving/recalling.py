@@ -40,10 +40,11 @@ class LocalRecall:
         }
 
     @classmethod
-    def load(cls, release: Release, settings: RecallSettings, executor: Executor) -> LocalRecall:
+    def load(cls, release: Release, settings: RecallSettings, executor: Executor, tier: str = "cpu") -> LocalRecall:
         """Raises ArtifactError when a part is missing or does not fit the release."""
         recall = Recall.load(release.folder / "recall", release.manifest.items, settings.nprobe)
-        return cls(OnnxEngine(release.folder / USER_TOWER), recall, release.catalogue, settings, executor)
+        tower = OnnxEngine(release.folder / USER_TOWER, tier=tier)
+        return cls(tower, recall, release.catalogue, settings, executor)
 
     async def __call__(self, query: RecallQuery | SimilarQuery, timeout_s: float) -> Candidates:
         if isinstance(query, SimilarQuery):

@@ -40,6 +40,6 @@ def load_stage(name: str, release: Release, settings: Settings, executor: Execut
     if name not in STAGES:
         raise NotFound(f"no stage {name!r}; known stages: {list(STAGES)}")
     if name == "recall":
-        return LocalRecall.load(release, settings.recall, executor)
+        return LocalRecall.load(release, settings.recall, executor, tier)
     ranking = settings.ranking
     return LocalRanker(RankStage.load(release.folder, name, ranking.engine, ranking.threads, tier), executor)

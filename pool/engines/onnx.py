@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from configs.errors import ArtifactError
+from configs.errors import ArtifactError, ConfigError
 
 PROVIDERS = {
     "cpu": ("CPUExecutionProvider",),
     "gpu": ("CUDAExecutionProvider", "CPUExecutionProvider"),
     "npu": ("CANNExecutionProvider", "CPUExecutionProvider"),
 }
-"""Execution providers by tier, in order of preference; those this build of ONNX Runtime lacks are passed over."""
+"""Execution providers by tier: the first runs the model, the second whatever operators the first lacks."""
 
 
 class OnnxEngine:
@@ -27,6 +27,8 @@ class OnnxEngine:
         tier: where to run; see `PROVIDERS`.
     Raises:
         ArtifactError: the file is missing or is no model.
+        ConfigError: this build of ONNX Runtime cannot run on the tier; a slice of an accelerator must not
+            be held by a model that runs on the CPU.
     """
 
     def __init__(self, path: Path, threads: int = 1, tier: str = "cpu"):
@@ -36,9 +38,14 @@ class OnnxEngine:
         # Spinning workers would take the core from other replicas between calls.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 3
-        available = [p for p in PROVIDERS[tier] if p in ort.get_available_providers()]
+        wanted, available = PROVIDERS[tier], ort.get_available_providers()
+        if wanted[0] not in available:
+            raise ConfigError(
+                f"tier {tier} needs ONNX Runtime's {wanted[0]}, this build has {available}; "
+                f"install the build for it, or leave {tier} out of the stage's tier list"
+            )
         try:
-            self._session = ort.InferenceSession(str(path), options, providers=available)
+            self._session = ort.InferenceSession(str(path), options, providers=list(wanted))
         except Exception as error:  # the runtime raises its own pybind classes for each kind of bad file
             raise ArtifactError(f"{path}: not a model ONNX Runtime can load ({error})") from error
         self.input_types = {node.name: node.type for node in self._session.get_inputs()}
