@@ -185,7 +185,7 @@ async def test_a_hurried_row_does_not_hurry_the_stages_of_its_batch_mates(make_c
 
 @pytest.mark.parametrize(
     ("ranking", "named"),
-    [({"weights": {"likes": 1.0}}, "likes"), ({"weights": {"recall": 1.0}}, "like"), ({"caps": {"color": 1}}, "color")],
+    [({"weights": {"recall": 1.0}}, "like"), ({"caps": {"color": 1}}, "color")],
 )
 def test_weights_and_caps_that_do_not_fit_the_release_are_refused_before_any_request(make_cascade, ranking, named):
     with pytest.raises(ConfigError, match=named):
