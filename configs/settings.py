@@ -1,19 +1,21 @@
-"""The settings tree: read once from a profile (YAML) and the environment, frozen, unknown keys refused.
+"""The settings tree: read once, frozen, unknown names refused. Each object is given only its own branch.
 
-Environment variables override the profile: ``RECPOOL_SERVING__PORT=8001`` sets ``serving.port``.
-Each object is given only its own branch.
+What the command line states wins over the environment (``RECPOOL_SERVING__PORT=8001`` sets
+``serving.port``), that over the profile (YAML), and that over the defaults; entry by entry, also
+inside mappings such as ``ranking.weights``.
 """
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from configs.errors import ConfigError
+from configs.layers import merged, stated_by, variable_of
 
 PROFILES = Path(__file__).parent / "profiles"
 StageName = Literal["recall", "coarse", "fine"]
@@ -57,14 +59,34 @@ def _default_sources() -> dict[SourceName, SourceSettings]:
     return {name: SourceSettings(quota=quota) for name, quota in quotas.items()}
 
 
+class IndexSettings(_Branch):
+    """The index of item vectors; what is absent follows the catalogue's size when a release is built."""
+
+    factory: str | None = Field(default=None, min_length=1, description="FAISS factory string, such as IVF256,Flat")
+    nlist: int | None = Field(default=None, ge=1, le=65_536, description="lists the vectors are divided into")
+    nprobe: int | None = Field(
+        default=None, ge=1, le=65_536, description="lists visited a query; also for a release built before it was set"
+    )
+    refine: float | None = Field(
+        default=None, ge=0, le=1_000, description="r >= 1 orders r * k finds by their float vectors; 0 or absent: none"
+    )
+
+
 class RecallSettings(_Branch):
     """How many candidates recall gives, and from where."""
 
     candidates: int = Field(default=500, ge=1, le=20_000, description="most candidates kept after the merge")
     sources: dict[SourceName, SourceSettings] = Field(default_factory=_default_sources)
-    nprobe: int | None = Field(
-        default=None, ge=1, le=65_536, description="index lists visited a query; absent: as built"
+    index: IndexSettings = IndexSettings()
+    segment_field: str | None = Field(
+        default=None,
+        min_length=1,
+        description="categorical user field with a popular list for each of its values, made when a release is built; "
+        "absent: the first field with few enough values",
     )
+
+
+Objective = Literal["recall", "engage", "like", "rating"]
 
 
 class RankingSettings(_Branch):
@@ -73,7 +95,7 @@ class RankingSettings(_Branch):
     coarse_keep: int = Field(default=100, ge=1, le=5_000, description="candidates that fine rank sees")
     engine: Literal["onnx", "torch"] = Field(default="onnx", description="what runs the rankers; onnx is faster on CPU")
     threads: int = Field(default=1, ge=1, le=256, description="threads one model call may use; the cores of the slice")
-    weights: dict[str, float] = Field(
+    weights: dict[Objective, float] = Field(
         default_factory=lambda: {"recall": 1.0, "engage": 1.0, "like": 0.3, "rating": 0.05},
         description="weight of each objective in the final score; recall is its evidence for an item in standard "
         "deviations, the others are the rankers'; an objective the release lacks is ignored",
@@ -92,7 +114,6 @@ class ServingSettings(_Branch):
 
     host: str = Field(default="127.0.0.1", description="loopback unless you put authentication in front")
     port: int = Field(default=8000, ge=1, le=65_535)
-    admin_token: str | None = Field(default=None, min_length=16, description="bearer token that admin routes require")
     default_k: int = Field(default=10, ge=1, le=500)
     default_timeout_ms: float = Field(
         default=500, ge=1, le=10_000, description="deadline of a request that states none"
@@ -126,12 +147,8 @@ class PlanSettings(_Branch):
     stages: dict[StageName, StagePlan] = Field(default_factory=lambda: {stage: StagePlan() for stage in STAGES})
 
 
-class Settings(BaseSettings):
+class Settings(_Branch):
     """The whole tree."""
-
-    model_config = SettingsConfigDict(
-        frozen=True, extra="forbid", env_prefix="RECPOOL_", env_nested_delimiter="__", allow_inf_nan=False
-    )
 
     home: Path = Field(default=Path("var"), description="folder of datasets, releases, stores and logs")
     dataset: str = Field(
@@ -142,18 +159,6 @@ class Settings(BaseSettings):
     ranking: RankingSettings = RankingSettings()
     serving: ServingSettings = ServingSettings()
     plan: PlanSettings = PlanSettings()
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """The environment wins over the profile (which comes in as init values)."""
-        return env_settings, init_settings
 
     @property
     def dataset_folder(self) -> Path:
@@ -176,9 +181,9 @@ def load_settings(profile: str | Path = "default", overrides: dict[str, Any] | N
     """Read a profile by name (``configs/profiles/<name>.yaml``) or path.
 
     Args:
-        overrides: top-level branches that replace those of the profile.
+        overrides: settings that win over the profile and the environment, as a tree.
     Raises:
-        ConfigError: the profile does not exist or a field is wrong; names the field and the rule.
+        ConfigError: the profile does not exist, or as `build_settings`.
     """
     path = Path(profile) if str(profile).endswith((".yaml", ".yml")) else PROFILES / f"{profile}.yaml"
     if not path.is_file():
@@ -190,13 +195,26 @@ def load_settings(profile: str | Path = "default", overrides: dict[str, Any] | N
         raise ConfigError(f"{path}: not valid YAML ({error})") from error
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: a profile is a mapping of settings, found {type(raw).__name__}")
-    return build_settings({**raw, **(overrides or {})}, origin=str(path))
+    return build_settings(raw, overrides, origin=str(path))
 
 
-def build_settings(raw: dict[str, Any], origin: str = "settings") -> Settings:
-    """Validate a tree given as plain values; raises ConfigError naming each wrong field."""
+def build_settings(
+    profile: dict[str, Any], overrides: dict[str, Any] | None = None, origin: str = "settings"
+) -> Settings:
+    """The settings of a profile and overrides given as plain values, and of the environment.
+
+    Raises:
+        ConfigError: a field is wrong or unknown; names each, the rule, and the variable that is set for it.
+    """
+    tree = Settings().model_dump()
+    for layer in (profile, stated_by(os.environ, Settings), overrides or {}):
+        tree = merged(tree, layer)
     try:
-        return Settings(**raw)
+        return Settings.model_validate(tree)
     except ValidationError as error:
-        lines = [f"  {'.'.join(map(str, e['loc']))}: {e['msg']} (got {e['input']!r:.80})" for e in error.errors()]
+        lines = []
+        for wrong in error.errors():
+            variable = variable_of(wrong["loc"], os.environ)
+            said = f"{wrong['msg']} (got {wrong['input']!r:.80}{f'; {variable} is set' if variable else ''})"
+            lines.append(f"  {'.'.join(map(str, wrong['loc']))}: {said}")
         raise ConfigError(f"{origin}: {error.error_count()} wrong setting(s)\n" + "\n".join(lines)) from error

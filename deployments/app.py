@@ -17,6 +17,7 @@ from configs.settings import Settings, StagePlan, load_settings
 from deployments.gateway import Gateway
 from deployments.plan import GATEWAY, choose_tier, replica_options, split_stages
 from deployments.stages import Stage
+from pool.repository import ReleaseRepository
 
 # The gateway admits or refuses by itself; Serve's own limit only has to stay out of the way.
 MAX_ONGOING_REQUESTS = 1_000
@@ -32,7 +33,7 @@ class AppArguments(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     profile: str = Field("default", description="name below configs/profiles, or path of a .yaml file")
-    overrides: dict[str, Any] = Field({}, description="top-level branches that replace those of the profile")
+    overrides: dict[str, Any] = Field({}, description="settings that win over the profile and the environment")
 
 
 def build_app(arguments: dict[str, Any]) -> serve.Application:
@@ -51,19 +52,21 @@ def compose(settings: Settings, resources: Mapping[str, float], version: str | N
 
     Args:
         resources: what the cluster has in all, by Ray's names.
-        version: the release to serve; absent: the champion.
+        version: the release to serve; absent: what is the champion now.
     """
     # Replicas start in another folder than the one a relative home was meant from.
     settings = settings.model_copy(update={"home": settings.home.absolute()})
+    # Named once for all: a replica that starts after a promotion serves what the others serve.
+    champion = ReleaseRepository(settings.releases_folder).champion()
     user_config = {"version": version}
     handles = {
         stage: _deployment(Stage, stage, plan, resources, user_config).bind(
-            stage, choose_tier(stage, plan, resources), settings
+            stage, choose_tier(stage, plan, resources), settings, champion
         )
         for stage, plan in split_stages(settings).items()
     }
     gateway = _deployment(Gateway, GATEWAY, settings.plan.gateway, resources, user_config)
-    return gateway.bind(settings, handles)
+    return gateway.bind(settings, handles, champion)
 
 
 def _deployment(

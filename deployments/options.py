@@ -16,7 +16,7 @@ Recipe = Annotated[str, typer.Option(help="quick (minutes) or full (best quality
 
 
 def resolve(profile: str, dataset: str | None) -> tuple[Settings, dict[str, Any]]:
-    """The settings that the two options choose, and the branches that override the profile's."""
+    """The settings that the two options choose, and what of them wins over profile and environment."""
     overrides = {"dataset": dataset} if dataset else {}
     return load_settings(profile, overrides), overrides
 

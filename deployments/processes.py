@@ -36,6 +36,13 @@ def daemons_using(folder: Path) -> list[psutil.Process]:
     return [p for p in _live() if _is_daemon(p) and any(f"{folder}/" in word for word in _words(p))]
 
 
+def listening_ports(process: psutil.Process) -> set[int]:
+    """TCP ports a process listens on; none when it is gone."""
+    with suppress(psutil.Error):
+        return {c.laddr.port for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+    return set()
+
+
 def end(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
     """Ask each to end, then make it; returns those still alive after that."""
     for process in processes:

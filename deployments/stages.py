@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from configs.errors import RecpoolError
 from configs.settings import Settings
-from deployments.choice import ReleaseChoice
+from deployments.choice import chosen_version
 from pool.repository import ReleaseRepository
 from serving.release import Release
 from serving.stages import load_stage
@@ -19,6 +20,8 @@ from serving.types import StageCaller
 log = logging.getLogger("recpool.stage")
 KEPT_RELEASES = 2
 """While a release rolls out, gateways of the old and of the new one call the same replica."""
+RETRY_AFTER_S = 5.0
+"""A release that failed to load is not read and checksummed again for every request that names it."""
 
 
 class Stage:
@@ -26,26 +29,31 @@ class Stage:
 
     A query names the release its indices belong to. A replica that does not hold that release loads
     it first, so an answer never mixes two.
+
+    Args:
+        champion: the release to have in memory when ``user_config`` names none; absent: the champion then.
     """
 
-    def __init__(self, stage: str, tier: str, settings: Settings):
+    def __init__(self, stage: str, tier: str, settings: Settings, champion: str | None = None):
         self._stage = stage
         self._tier = tier
         self._settings = settings
+        self._champion = champion
         self._repository = ReleaseRepository(settings.releases_folder)
         self._executor = ThreadPoolExecutor(max_workers=8, thread_name_prefix=stage)
-        self._loaded: OrderedDict[str, StageCaller] = OrderedDict()
-        self._loading = asyncio.Lock()
+        self._loads: OrderedDict[str, asyncio.Task[StageCaller]] = OrderedDict()
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
-        """Have the chosen release in memory before the first query for it comes."""
-        version = ReleaseChoice.model_validate(user_config).version or self._repository.champion()
-        if version is None:
-            return
+        """Have the chosen release in memory before the first query for it comes.
+
+        A wrong choice is logged, not raised: Serve would replace the replica, and what it holds still serves.
+        """
         try:
-            await self._implementation(version)
+            version = chosen_version(user_config, self._champion) or self._repository.champion()
+            if version is not None:
+                await self._implementation(version)
         except RecpoolError as error:
-            log.error("stage %s: release %s not loaded: %s", self._stage, version, error.message)
+            log.error("stage %s: %s not carried out: %s", self._stage, user_config, error.message)
 
     async def run(self, query: Any, timeout_s: float) -> Any:
         """Answer one batch; see `serving.types` for what a query asks and what comes back.
@@ -57,17 +65,30 @@ class Stage:
         return await implementation(query, timeout_s)
 
     async def _implementation(self, version: str) -> StageCaller:
-        if version in self._loaded:
-            self._loaded.move_to_end(version)
-            return self._loaded[version]
-        async with self._loading:  # callers that wait here find it loaded by the first
-            if version not in self._loaded:
-                loop = asyncio.get_running_loop()
-                self._loaded[version] = await loop.run_in_executor(self._executor, self._load, version)
-                while len(self._loaded) > KEPT_RELEASES:
-                    self._loaded.popitem(last=False)
-            return self._loaded[version]
+        """The stage of a release, from the one load that all who ask for it share."""
+        if version not in self._loads:
+            self._loads[version] = asyncio.create_task(self._load(version))
+            self._loads[version].add_done_callback(partial(self._settle, version))
+        self._loads.move_to_end(version)
+        # A caller is cancelled at its deadline; the load goes on for those who come after it.
+        return await asyncio.shield(self._loads[version])
 
-    def _load(self, version: str) -> StageCaller:
+    async def _load(self, version: str) -> StageCaller:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._read, version)
+
+    def _read(self, version: str) -> StageCaller:
         release = Release.load(self._repository, version)
         return load_stage(self._stage, release, self._settings, self._executor, self._tier)
+
+    def _settle(self, version: str, load: asyncio.Task[StageCaller]) -> None:
+        """Forget a failure after a while, and after a success the releases that are too many."""
+        if _failed(load):
+            load.get_loop().call_later(RETRY_AFTER_S, self._loads.pop, version, None)
+            return
+        held = [each for each, other in self._loads.items() if other.done() and not _failed(other)]
+        for surplus in held[:-KEPT_RELEASES]:
+            del self._loads[surplus]
+
+
+def _failed(load: asyncio.Task[StageCaller]) -> bool:
+    return load.cancelled() or load.exception() is not None

@@ -60,6 +60,7 @@ class Encoder:
         self.item_ids = item_ids
         self._vocabularies = dict(vocabularies)
         self._stats = dict(stats)
+        self._user_numbers = tuple(f.name for f in schema.of("user", kind="numeric"))
 
     @classmethod
     def fit(
@@ -125,11 +126,20 @@ class Encoder:
 
         Raises:
             InvalidRequest: a numeric field holds something that is not a number; names field and row.
+                Pass what no caller sent through `readable` first.
         """
         names = (USER_ID, *self.schema.names("user"), *self.schema.names("context"))
         columns = {name: [row.get(name) for row in rows] for name in names}
         cat, num, multi = self._encode(columns, len(rows), USER_ID, self.user_ids, ("user", "context"))
         return UserBatch(cat, num, multi, *self.encode_histories([_NO_EVENTS] * len(rows), [_NO_EVENTS] * len(rows)))
+
+    def readable(self, profile: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+        """The profile without numeric fields that hold no number, and the names of those fields.
+
+        For stored profiles: a row may be older than the schema, which its user cannot help.
+        """
+        wrong = tuple(name for name in self._user_numbers if not _is_readable(profile.get(name)))
+        return ({name: v for name, v in profile.items() if name not in wrong}, wrong) if wrong else (profile, wrong)
 
     def encode_context(self, interactions: pa.Table) -> ContextBatch:
         """Encode the context columns of interactions, as `encode_users` does those of a request."""
@@ -190,7 +200,11 @@ class Encoder:
         stats = self._stats[_key(field)]
         out = np.empty(len(column), np.float32)
         for row, value in enumerate(column):
-            number = _number(field.name, row, value)
+            try:
+                number = _number(value)
+            except (TypeError, ValueError):
+                message = f"{field.name} (row {row}): {value!r} is not a number; send a number or leave it out"
+                raise InvalidRequest(message, field.name) from None
             scaled = ((stats.median if number is None else number) - stats.mean) / stats.std
             # Beyond float32 lies infinity, which turns a model's scores into NaN.
             out[row] = scaled if abs(scaled) <= _LARGEST else (stats.median - stats.mean) / stats.std
@@ -242,16 +256,20 @@ def _key(field: FeatureField) -> str:
     return f"{field.entity}.{field.name}"
 
 
-def _number(name: str, row: int, value: Any) -> float | None:
-    """A finite number, or None when missing."""
+def _number(value: Any) -> float | None:
+    """A finite number, or None when missing; raises TypeError or ValueError for what is no number."""
     if value is None:
         return None
     try:
         number = float(value)
     except OverflowError:
         return None
-    except (TypeError, ValueError):
-        raise InvalidRequest(
-            f"{name} (row {row}): {value!r} is not a number; send a number or leave it out", name
-        ) from None
     return number if math.isfinite(number) else None
+
+
+def _is_readable(value: Any) -> bool:
+    try:
+        _number(value)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -117,7 +117,7 @@ def _part(run: _Run, part: str, column: str, raw: RawTable) -> pa.Array:
         return parsing.tokens(cells, column, missing=("",))
     if part in (USER_ID, ITEM_ID):
         values, wrong = parsing.ids(cells, column)
-        rule = f"is not an id; give 1 to {parsing.MAX_ID_BYTES} bytes of text or a number"
+        rule = f"is not an id; give 1 to {parsing.MAX_ID_LENGTH} characters of text or a number"
     elif part == "hidden":
         values, wrong = parsing.flags(cells, column)
         rule = "is neither true nor false"

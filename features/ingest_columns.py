@@ -55,8 +55,8 @@ def assign(table: str, path: Path, found: list[str], shared: Mapping[str, str], 
             parts[part] = column
         elif part in required:
             raise DataError(
-                f"{path}: no column for {part}; map it, for example {table}.columns={{{part!r}: ...}}. "
-                f"The file has {found}"
+                f"{path}: no column for {part}; say which it is with --column {part}=THEIR_COLUMN, or in a spec "
+                f"file with {table}.columns: {{{part}: THEIR_COLUMN}}. The file has {found}"
             )
     return _with_features(parts, path, found, _renames(path, found, shared, own))
 
@@ -77,7 +77,8 @@ def _column(
     wanted = own.get(part) or shared.get(part)
     if wanted in found:
         return wanted
-    if wanted is not None and table == "interactions":
+    # Ids are called differently in each file, perhaps; values and times are in this one or nowhere.
+    if wanted is not None and part in (VALUE, TIME):
         raise DataError(f"{path}: columns maps {part!r} to {wanted!r}; the file has {found}")
     taken = set(shared.values()) | set(own.values())
     return next((alias for alias in ALIASES[part] if alias in found and alias not in taken), None)

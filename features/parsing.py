@@ -18,7 +18,8 @@ import pyarrow.types as pt
 
 from configs.errors import DataError
 
-MAX_ID_BYTES = 1024
+MAX_ID_LENGTH = 1024
+"""Characters of an id. Ingest, stores and requests share this bound, so what one of them takes all do."""
 MISSING = ("", "\\N", "null", "NULL", "nan", "NaN", "N/A")
 """Cells that mean no value, in any feature column. Ids and titles are taken literally."""
 MISSING_NUMBER = (*MISSING, "NA", "None", "none", "-", "?")
@@ -57,10 +58,10 @@ def plain(column: Column, name: str) -> pa.Array:
 
 
 def ids(column: Column, name: str) -> tuple[pa.Array, np.ndarray]:
-    """Ids as strings; missing ones and those above `MAX_ID_BYTES` are wrong. 7 and 7.0 give "7"."""
+    """Ids as strings; missing ones and those above `MAX_ID_LENGTH` are wrong. 7 and 7.0 give "7"."""
     text = tokens(column, name, missing=("",))
-    length = pc.fill_null(pc.binary_length(text), 0).to_numpy(zero_copy_only=False)
-    return text, (length == 0) | (length > MAX_ID_BYTES)
+    length = pc.fill_null(pc.utf8_length(text), 0).to_numpy(zero_copy_only=False)
+    return text, (length == 0) | (length > MAX_ID_LENGTH)
 
 
 def tokens(column: Column, name: str, missing: tuple[str, ...] = MISSING) -> pa.Array:

@@ -38,7 +38,7 @@ class Split:
 
 def ctr_random(dataset: Dataset, seed: int = 2024) -> Split:
     """Drop value 3, label value >= 4; 80/10/10 at random (AutoInt's set-up; 739,012 rows)."""
-    _need(dataset.has_values, "ctr-random", "values (ratings)")
+    _need(dataset.has_values, "ctr-random needs values (ratings)", "use topn")
     kept = np.flatnonzero(dataset.values != 3)
     return _cut(np.random.default_rng(seed).permutation(kept), 0.8, 0.9)
 
@@ -48,11 +48,11 @@ def ctr_time(dataset: Dataset) -> Split:
 
     Rows of users or items that the training part lacks are dropped from the other two.
     """
-    _need(dataset.has_values, "ctr-time", "values (ratings)")
-    _need(dataset.has_times, "ctr-time", "timestamps")
+    _need(dataset.has_values, "ctr-time needs values (ratings)", "use topn")
+    _need(dataset.has_times, "ctr-time needs timestamps", "use topn")
     users, items = _codes(dataset)
     kept = core(users, items, 5, counted=dataset.values >= LIKE_AT)
-    _need(bool(kept.any()), "ctr-time", "users and items with five positives each")
+    _need(bool(kept.any()), "ctr-time needs users and items with five positives each", "use topn or ctr-random")
     assert dataset.times is not None
     days = np.floor(dataset.times / DAY_S).astype(np.int64)
     first, last = days[kept].min(), days[kept].max()
@@ -68,6 +68,9 @@ def topn(dataset: Dataset, seed: int = 2024) -> Split:
     users, items = _codes(dataset)
     wanted = dataset.values >= 3 if dataset.has_values else np.ones(len(users), bool)
     kept = np.flatnonzero(core(users, items, 10, among=wanted))
+    core_rows = "users and items with ten rows each" + (" of value 3 or more" if dataset.has_values else "")
+    other = "ctr-random, which keeps sparse data, or " if dataset.has_values else ""
+    _need(len(kept) > 0, f"topn needs {core_rows}", f"use {other}more interactions")
     shuffled = np.random.default_rng(seed).permutation(kept)
     order = shuffled[np.argsort(users[shuffled], kind="stable")]
     _, start, count = np.unique(users[order], return_index=True, return_counts=True)
@@ -121,6 +124,6 @@ def _codes(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     return users, items
 
 
-def _need(present: bool, protocol: str, what: str) -> None:
+def _need(present: bool, what: str, remedy: str) -> None:
     if not present:
-        raise DataError(f"protocol {protocol} needs {what}, which this dataset lacks; use topn")
+        raise DataError(f"protocol {what}, which this dataset lacks; {remedy}")

@@ -27,6 +27,7 @@ from features.store_records import (
     UserEvent,
     UserRecord,
     encode,
+    is_left_over,
     load_rows,
     merge,
     user_key,
@@ -37,8 +38,12 @@ MAP_BYTES = 64 << 30
 """Address space reserved; the file on disk grows only with what is stored."""
 LONGEST_KEY = 480
 """LMDB takes keys up to 511 bytes; longer ids are hashed and the row keeps the id itself."""
+FIRST_KEY = b"\0"
+"""Sorts before every key."""
 LOAD_BATCH = 20_000
 """Users written in one transaction of a bulk load."""
+SWEEP_BATCH = 2_000
+"""Rows looked at in one transaction of a sweep; other writers wait that long."""
 READERS = 1024
 
 
@@ -76,22 +81,24 @@ class EmbeddedStore:
 
     def put(self, user_id: str, features: Mapping[str, Any]) -> None:
         """Replace the profile; the history stays."""
-        self._change(user_id, lambda row: row.update(features=dict(features), updated_at_s=self._clock()))
+        profile = {"features": dict(features), "updated_at_s": self._clock(), "loaded_at_s": None}
+        self._change(user_id, lambda row: row.update(profile))
 
     def load(self, dataset: Dataset, progress: Callable[[float], None] | None = None) -> int:
-        """Write every user of a dataset; returns their number.
+        """Write every user of a dataset, then drop expired rows and left-over ones; returns the users' number.
 
         May be repeated, also while serving: profiles and base histories are replaced, live events
         kept. A load that was cut short leaves whole rows only.
         """
-        rows, done = load_rows(dataset, self._limit), 0
+        rows, done, began_s = load_rows(dataset, self._limit), 0, self._clock()
         while batch := list(islice(rows, LOAD_BATCH)):
             with self._transaction(write=True) as transaction:
                 for user_id, features, base in batch:
-                    self._load_row(transaction, user_id, features, base)
+                    self._load_row(transaction, user_id, features, base, began_s)
             done += len(batch)
             if progress:
                 progress(done / len(dataset.users))
+        self._sweep(began_s)
         return done
 
     def close(self) -> None:
@@ -101,13 +108,30 @@ class EmbeddedStore:
             _Environments.release(self._environment)
 
     def _load_row(
-        self, transaction: lmdb.Transaction, user_id: str, features: Mapping[str, Any], base: History
+        self, transaction: lmdb.Transaction, user_id: str, features: Mapping[str, Any], base: History, began_s: float
     ) -> None:
         key = _key(user_id)
         row = self._read(transaction, key) or _blank(user_id, 0.0)
         now_s = self._clock()
         row |= {"features": features, "base": base.columns(), "updated_at_s": now_s, "touched_at_s": now_s}
+        row["loaded_at_s"] = began_s
         transaction.put(key, encode(row))
+
+    def _sweep(self, began_s: float) -> None:
+        """Drop rows that have expired or are left over from before the load that began at ``began_s``."""
+        following = FIRST_KEY
+        while following:
+            with self._transaction(write=True) as transaction:
+                cursor = transaction.cursor()
+                cursor.set_range(following)
+                for _ in range(SWEEP_BATCH):
+                    if not cursor.key():
+                        break
+                    row = orjson.loads(cursor.value())
+                    gone = self._expired(row) or (is_left_over(row, began_s) and not any(row["live"]))
+                    # Deleting moves on by itself.
+                    cursor.delete() if gone else cursor.next()
+                following = bytes(cursor.key())
 
     def _change(self, user_id: str, change: Callable[[dict[str, Any]], None]) -> None:
         key, now_s = _key(user_id), self._clock()
@@ -122,8 +146,10 @@ class EmbeddedStore:
         if raw is None:
             return None
         row = orjson.loads(raw)
-        expired = self._ttl_s is not None and self._clock() - row["touched_at_s"] > self._ttl_s
-        return None if expired else row
+        return None if self._expired(row) else row
+
+    def _expired(self, row: Mapping[str, Any]) -> bool:
+        return self._ttl_s is not None and self._clock() - row["touched_at_s"] > self._ttl_s
 
     @contextmanager
     def _transaction(self, write: bool = False) -> Iterator[lmdb.Transaction]:
@@ -192,6 +218,7 @@ def _blank(user_id: str, now_s: float) -> dict[str, Any]:
         "live": empty,
         "updated_at_s": now_s,
         "touched_at_s": now_s,
+        "loaded_at_s": None,
     }
 
 

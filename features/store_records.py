@@ -2,7 +2,9 @@
 
 A user row has a profile, the *base* history that a bulk load brought, and the *live* events
 recorded since. Loading again replaces profile and base and keeps the live events, so a load can be
-repeated at any time. Reading merges the two histories, most recent first.
+repeated at any time. A row that only an earlier load brought, of a user whom the dataset no longer
+has, goes; one with live events, or with a profile put since, stays. Reading merges the two
+histories, most recent first.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import pyarrow as pa
 
 from configs.errors import InvalidRequest
 from features.datasets import Dataset
-from features.parsing import MAX_ID_BYTES
+from features.parsing import MAX_ID_LENGTH
 from features.schema import ITEM_ID, USER_ID
 
 NAN = float("nan")
@@ -109,13 +111,16 @@ def user_record(user_id: str, features: Mapping[str, Any], history: History, upd
 
 def user_key(user_id: str) -> bytes:
     """The id as UTF-8. Raises InvalidRequest when it is empty, too long or half a surrogate pair."""
-    try:
-        key = user_id.encode()
-    except UnicodeEncodeError:
-        raise InvalidRequest(f"user_id {user_id[:40]!r} is not valid Unicode text", USER_ID) from None
-    if not 0 < len(key) <= MAX_ID_BYTES:
-        raise InvalidRequest(f"user_id has {len(key)} bytes; give 1 to {MAX_ID_BYTES}", USER_ID)
-    return key
+    return _id_bytes(user_id, USER_ID, USER_ID)
+
+
+def is_left_over(row: Mapping[str, Any], load_began_s: float) -> bool:
+    """Whether the stored profile is but the rest of a load before the one that began then.
+
+    ``row["loaded_at_s"]`` is when the load began that last wrote the profile; absent when `put` or `record` did.
+    """
+    loaded_at_s = row.get("loaded_at_s")
+    return loaded_at_s is not None and loaded_at_s < load_began_s
 
 
 def encode(value: Any) -> bytes:
@@ -162,10 +167,17 @@ def _profile(users: pa.Table, row: int) -> dict[str, Any]:
     return {name: value for name, value in cells.items() if name != USER_ID and value is not None}
 
 
+def _id_bytes(text: str, what: str, field: str) -> bytes:
+    if not 0 < len(text) <= MAX_ID_LENGTH:
+        raise InvalidRequest(f"{what} has {len(text)} characters; give 1 to {MAX_ID_LENGTH}", field)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"{what} {text[:40]!r} is not valid Unicode text", field) from None
+
+
 def _checked(event: UserEvent, place: int) -> UserEvent:
-    size = len(event.item_id.encode(errors="surrogatepass"))
-    if not 0 < size <= MAX_ID_BYTES:
-        raise InvalidRequest(f"events[{place}].item_id has {size} bytes; give 1 to {MAX_ID_BYTES}", "events")
+    _id_bytes(event.item_id, f"events[{place}].item_id", "events")
     for name in ("value", "time_s"):
         number = getattr(event, name)
         if number is not None and not math.isfinite(number):

@@ -7,6 +7,7 @@ writer overwrites another's events.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from configs.errors import Unavailable
+from configs.errors import ConfigError, Unavailable
 from configs.settings import StoreSettings
 from features.datasets import Dataset
 from features.store_records import (
@@ -26,6 +27,7 @@ from features.store_records import (
     UserEvent,
     UserRecord,
     encode,
+    is_left_over,
     load_rows,
     merge,
     user_key,
@@ -36,6 +38,12 @@ LOAD_BATCH = 500
 """Users sent in one pipeline of a bulk load."""
 LOAD_TIMEOUT_S = 10.0
 """A bulk load is no request; it may wait longer than one."""
+DROP = """
+if redis.call("GET", KEYS[1]) == ARGV[1] and redis.call("EXISTS", KEYS[3]) == 0 then
+    redis.call("DEL", KEYS[1], KEYS[2])
+end
+"""
+"""Drops a user whose profile is still what was read and who has no live events, in one step on the server."""
 
 
 class RedisStore:
@@ -44,6 +52,8 @@ class RedisStore:
     Args:
         namespace: sets this dataset's keys apart from others on the server.
         clock: seconds since 1970 UTC.
+    Raises:
+        ConfigError: ``store.redis_url`` is no URL of a server.
 
     Every method raises Unavailable within about ``settings.timeout_ms`` when the server does not answer.
     """
@@ -91,22 +101,23 @@ class RedisStore:
             pipeline.execute()
 
     def load(self, dataset: Dataset, progress: Callable[[float], None] | None = None) -> int:
-        """Write every user of a dataset; returns their number.
+        """Write every user of a dataset, then drop left-over ones; returns the users' number.
 
         May be repeated, also while serving: profiles and base histories are replaced, live events
         kept. A load that was cut short leaves whole rows only.
         """
-        rows, done = load_rows(dataset, self._limit), 0
+        rows, done, began_s = load_rows(dataset, self._limit), 0, self._clock()
         client = _client(self._url, LOAD_TIMEOUT_S)
         try:
             while batch := list(islice(rows, LOAD_BATCH)):
                 with self._answering(), client.pipeline(transaction=True) as pipeline:
                     for user_id, features, history in batch:
-                        self._load_row(pipeline, user_id, features, history)
+                        self._load_row(pipeline, user_id, features, history, began_s)
                     pipeline.execute()
                 done += len(batch)
                 if progress:
                     progress(done / len(dataset.users))
+            self._sweep(client, began_s)
         finally:
             client.close()
         return done
@@ -115,11 +126,28 @@ class RedisStore:
         """Let go of the connections; closing twice is harmless."""
         self._client.close()
 
-    def _load_row(self, pipeline: Any, user_id: str, features: Mapping[str, Any], history: History) -> None:
+    def _load_row(
+        self, pipeline: Any, user_id: str, features: Mapping[str, Any], history: History, began_s: float
+    ) -> None:
         profile, base, live = self._keys(user_id)
-        pipeline.set(profile, encode({"features": features, "updated_at_s": self._clock()}))
+        row = {"features": features, "updated_at_s": self._clock(), "loaded_at_s": began_s}
+        pipeline.set(profile, encode(row))
         pipeline.set(base, encode(history.columns()))
         self._touch(pipeline, profile, base, live)
+
+    def _sweep(self, client: redis.Redis, began_s: float) -> None:
+        """Drop users left over from before the load that began at ``began_s``; what expires the server drops."""
+        start = self._prefix + b"profile:"
+        with self._answering():
+            found = client.scan_iter(re.sub(rb"([*?\[\]\\])", rb"\\\1", start) + b"*", count=LOAD_BATCH)
+            while profiles := list(islice(found, LOAD_BATCH)):
+                rows = zip(profiles, client.mget(profiles), strict=True)
+                with client.pipeline(transaction=False) as pipeline:
+                    for profile, raw in rows:
+                        if raw and is_left_over(orjson.loads(raw), began_s):
+                            keys = self._keys(profile.removeprefix(start).decode())
+                            pipeline.eval(DROP, len(keys), *keys, raw)
+                    pipeline.execute()
 
     def _touch(self, pipeline: Any, *keys: bytes) -> None:
         for key in keys if self._ttl_ms else ():
@@ -151,9 +179,17 @@ def _client(url: str, timeout_s: float) -> redis.Redis:
     # One retry covers a pooled connection that the server has closed; an event that this sends twice
     # is dropped on reading. A timeout is never retried, or the bound would double.
     retry = Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,))
-    return redis.Redis.from_url(url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=retry)
+    try:
+        return redis.Redis.from_url(url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=retry)
+    except ValueError:
+        # The library's own message may repeat the password.
+        raise ConfigError(
+            f"store.redis_url {_without_password(url)!r} is no URL of a Redis server; write "
+            "redis://HOST:PORT/DATABASE, rediss:// the same for TLS, or unix://PATH?db=DATABASE"
+        ) from None
 
 
 def _without_password(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.rpartition('@')[2]}"
+    before, _, address = url.rpartition("@")
+    scheme, separator, _ = before.partition("://")
+    return f"{scheme}{separator}{address}" if separator else address

@@ -94,7 +94,11 @@ class TrainedRanker:
         return torch.cat([self.model.encode_item(Fields.of(chunk)) for chunk in chunks]).numpy()
 
     def save(self, folder: Path, items: ItemBatch) -> None:
-        """Write all files of the ranker below a release's folder; ``items`` is the whole catalogue's table."""
+        """Write all files of the ranker below a release's folder; ``items`` is the whole catalogue's table.
+
+        Raises:
+            ArtifactError: the ONNX files do not score as the model does.
+        """
         place = folder / "ranking"
         place.mkdir(parents=True, exist_ok=True)
         header = Header(self.name, self.model.spec, self.model.config.to_json(), self.outputs)
@@ -103,7 +107,7 @@ class TrainedRanker:
         states = self.item_states(items)
         np.save(place / f"{self.name}_items.npy", states)
         graphs = UserGraph(self.model), CrossGraph(self.model, self.outputs)
-        export_ranker(*graphs, states.shape[1], folder / "models", self.name)
+        export_ranker(*graphs, states, folder / "models", self.name)
 
     @classmethod
     def load(cls, folder: Path, name: str) -> TrainedRanker:

@@ -130,8 +130,14 @@ class AnnIndex:
         return out
 
     def upsert(self, ids: np.ndarray, vectors: np.ndarray) -> None:
-        """Insert or replace items: ids [n] int32, vectors [n, D] float32. Raises ArtifactError on bad ids."""
+        """Insert or replace items: ids [n] int32, vectors [n, D] float32.
+
+        Raises:
+            ArtifactError: ids or vectors are wrong; the index is then as it was.
+        """
         vectors = np.ascontiguousarray(vectors, np.float32)
+        if vectors.shape != (len(ids), self.dim):
+            raise ArtifactError(f"upsert of {len(ids)} items needs shape {(len(ids), self.dim)}, got {vectors.shape}")
         _check_finite(vectors)
         if len(np.unique(ids)) != len(ids) or (len(ids) and ids.min() < FIRST_KNOWN):
             raise ArtifactError(f"upsert needs distinct item indices from {FIRST_KNOWN} up, got {ids[:10]}")

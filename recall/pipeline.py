@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from features.datasets import IndexedInteractions
-from features.encoding import Encoder, ItemBatch, UserBatch
+from features.encoding import FIRST_KNOWN, Encoder, ItemBatch, UserBatch
 from recall.export import export_user_tower
 from recall.index import AnnIndex
 from recall.index_spec import IndexSpec
@@ -17,7 +17,7 @@ from recall.item_to_item import NeighbourTable, train_neighbours
 from recall.merge import Merged, merge
 from recall.ranked_lists import RankedLists, first_seen, fresh_lists, popular_lists, segment_column
 from recall.recipes import RecallRecipe
-from recall.sources import AnnSource, ItemToItemSource, ListSource, RecallRequest, Source, retrieve_all
+from recall.sources import AnnSource, ItemToItemSource, ListSource, RecallRequest, Source, SourceResult
 from recall.training import TowerTrainer
 from recall.training_data import interaction_matrix
 from recall.two_tower import TowerShape
@@ -143,34 +143,46 @@ class Recall:
         ]
         return cls(index, {source.name: source for source in found}, popular)
 
-    def recall(
-        self, request: RecallRequest, quotas: Mapping[str, int], limit: int
+    def similar(
+        self, seeds: np.ndarray, request: RecallRequest, limit: int
     ) -> tuple[Merged, tuple[tuple[str, str], ...]]:
-        """Ask every source in turn and merge; also (source, reason) of those that failed.
+        """Items like seeds [B, S] int32: neighbours and nearest vectors, merged; seeds are not returned.
 
-        To run the sources side by side under timeouts, call their `retrieve` and `merge` yourself.
+        A row without a seed of this catalogue has nothing to be like: it gets the popular list, which
+        no other row gets, and (source, reason) of the two sources that could not answer it is returned.
         """
-        results, failed = retrieve_all(self.sources, request, quotas)
-        return merge(results, quotas, limit, rows=len(request)), failed
-
-    def similar(self, seeds: np.ndarray, request: RecallRequest, limit: int) -> Merged:
-        """Items like seeds [B, S] int32: neighbours and nearest vectors, merged; seeds are not returned."""
         source = self.sources["item_to_item"]
         assert isinstance(source, ItemToItemSource)
+        seeds = np.where((seeds >= FIRST_KNOWN) & (seeds < len(self.index.vectors)), seeds, 0)
+        unseeded = np.count_nonzero(seeds, axis=1) == 0
         excluded = np.concatenate([request.excluded, seeds], 1)
-        vectors = mean_vectors(self.index.vectors, seeds)
-        wider = RecallRequest(request.users, vectors, excluded, request.eligible)
-        near = self.sources["ann"].retrieve(wider, limit)
-        together = source.similar(seeds, wider, limit)
-        results = {"ann": near, "item_to_item": together}
-        return merge(results, dict.fromkeys(results, limit), limit, rows=len(seeds))
+        wider = replace(request, vectors=mean_vectors(self.index.vectors, seeds), excluded=excluded)
+        results = {
+            "ann": self.sources["ann"].retrieve(wider, limit),
+            "item_to_item": source.similar(seeds, wider, limit),
+        }
+        if unseeded.any():
+            results["popular"] = self._popular_for(unseeded, wider, limit)
+        failed = tuple((name, "no_known_seed") for name in ("ann", "item_to_item") if unseeded.any())
+        return merge(results, dict.fromkeys(results, limit), limit, rows=len(seeds)), failed
+
+    def _popular_for(self, chosen: np.ndarray, request: RecallRequest, n: int) -> SourceResult:
+        """Everyone's popular items for the chosen rows [B] bool, nothing for the others."""
+        found = ListSource("popular", replace(self.popular, column=0)).retrieve(request, n)
+        kept = chosen[:, None]
+        return SourceResult(np.where(kept, found.items, 0), np.where(kept, found.scores, -np.inf))
 
 
 def mean_vectors(vectors: np.ndarray, seeds: np.ndarray) -> np.ndarray:
-    """Mean of the seeds' unit vectors [B, D] float32; the bias is left out, so likeness is not popularity."""
-    known = (seeds > 1) & (seeds < len(vectors))
-    picked = np.array(vectors[np.where(known, seeds, 0)], np.float32)
+    """Mean of the seeds' unit vectors [B, D] float32; seeds [B, S] int32 are padded with 0.
+
+    The bias is left out, so that likeness is not popularity. A row without seeds has no mean: it is
+    NaN, for which the index has no answer; zeros would be near to arbitrary items.
+    """
+    known = (seeds > 0)[..., None]
+    picked = np.array(vectors[seeds], np.float32)
     picked[..., -1] = 0.0
     norms = np.linalg.norm(picked, axis=2, keepdims=True)
-    unit = np.where(known[..., None], picked / np.maximum(norms, 1e-12), 0.0)
-    return (unit.sum(1) / np.maximum(known.sum(1, keepdims=True), 1)).astype(np.float32)
+    unit = np.where(known, picked / np.maximum(norms, 1e-12), 0.0)
+    count = known.sum(1)
+    return np.where(count > 0, unit.sum(1) / np.maximum(count, 1), np.nan).astype(np.float32)

@@ -37,13 +37,18 @@ class RankedLists:
     scores: np.ndarray
     column: int = 0
 
-    def of(self, users: UserBatch) -> tuple[np.ndarray, np.ndarray]:
-        """The list of each user: items and scores [B, M]."""
+    @property
+    def length(self) -> int:
+        """M, the places of the longest list."""
+        return self.items.shape[1]
+
+    def of(self, users: UserBatch, depth: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The first ``depth`` places of each user's list (all when absent): items and scores [B, min(depth, M)]."""
         rows = np.ones(len(users), np.int64)
         if self.column:
             values = users.cat[:, self.column]
             rows = np.where((values > 0) & (values < len(self.items)), values, 1)
-        return self.items[rows], self.scores[rows]
+        return self.items[rows, :depth], self.scores[rows, :depth]
 
     @property
     def overall(self) -> np.ndarray:
@@ -145,4 +150,7 @@ def _ranked(scores: np.ndarray, column: int) -> RankedLists:
     columns = np.broadcast_to(np.arange(scores.shape[1], dtype=np.int32), scores.shape)
     scores = scores.copy()
     scores[:, :FIRST_KNOWN] = -np.inf
-    return RankedLists(*best_first(columns, scores, LIST_LENGTH), column)
+    items, scores = best_first(columns, scores, LIST_LENGTH)
+    # Places that no list fills would be looked through by every request that the list cannot satisfy.
+    filled = items.any(0)
+    return RankedLists(items[:, filled], scores[:, filled], column)

@@ -18,6 +18,7 @@ from features.schema import AVAILABLE_FROM
 from pool.repository import ReleaseRepository
 from ranking.pipeline import objectives_of, prepare, train_rankers, user_table
 from ranking.recipes import Recipe, recipe_named
+from recall.index_spec import IndexSpec
 from recall.pipeline import RecallData, build_recall
 from recall.recipes import recipe as recall_recipe
 
@@ -64,7 +65,16 @@ def build_release(dataset: Dataset, settings: Settings, recipe: str, progress: P
         tower.parent.mkdir(parents=True)
         users, items = user_table(encoder, dataset.users), encoder.item_table(dataset.items)
         data = RecallData(encoder, users, items, rows, _available_from(dataset, encoder))
-        describe["metrics"]["recall"] = build_recall(data, recall, folder / "recall", tower, progress=progress)
+        wanted = settings.recall
+        describe["metrics"]["recall"] = build_recall(
+            data,
+            recall,
+            folder / "recall",
+            tower,
+            spec=IndexSpec.choose(describe["items"], recall.tower.dim, **wanted.index.model_dump()),
+            segment_field=wanted.segment_field,
+            progress=progress,
+        )
         describe["metrics"]["valid_auc"] = _build_rankers(
             folder, encoder, users, items, rows, _fitted(ranking, dataset, objectives), progress
         )

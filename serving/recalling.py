@@ -42,13 +42,13 @@ class LocalRecall:
     @classmethod
     def load(cls, release: Release, settings: RecallSettings, executor: Executor, tier: str = "cpu") -> LocalRecall:
         """Raises ArtifactError when a part is missing or does not fit the release."""
-        recall = Recall.load(release.folder / "recall", release.manifest.items, settings.nprobe)
+        recall = Recall.load(release.folder / "recall", release.manifest.items, settings.index.nprobe)
         tower = OnnxEngine(release.folder / USER_TOWER, tier=tier)
         return cls(tower, recall, release.catalogue, settings, executor)
 
     async def __call__(self, query: RecallQuery | SimilarQuery, timeout_s: float) -> Candidates:
         if isinstance(query, SimilarQuery):
-            return _candidates(await self._on_thread(self._similar, query), [])
+            return _candidates(*await self._on_thread(self._similar, query))
         failed: list[tuple[str, str]] = []
         request = await self._on_thread(self._request, query)
         answers = await asyncio.gather(*(self._ask(name, request, failed) for name in self._quotas))
@@ -85,7 +85,7 @@ class LocalRecall:
             log.warning("user tower failed", exc_info=error)
             return None
 
-    def _similar(self, query: SimilarQuery) -> Merged:
+    def _similar(self, query: SimilarQuery) -> tuple[Merged, Sequence[tuple[str, str]]]:
         rows = len(query.seeds)
         nobody = UserBatch(*(np.zeros((rows, *shape), np.int32) for shape in ((1,), (0,), (0, 1), (0,), (0,))))
         request = RecallRequest(nobody, None, query.excluded, self._eligible(query.filters, query.now_s))

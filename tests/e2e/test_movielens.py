@@ -64,13 +64,14 @@ def test_the_readme_names_real_make_targets():
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
-def test_the_service_keeps_to_its_openapi_document(movielens):
+def test_the_service_keeps_to_its_openapi_document(movielens, tmp_path):
     """Schemathesis tries examples, boundaries, valid, invalid and chained requests on every route."""
     # A filter, a cursor and the names of features follow rules that JSON Schema cannot state: such a
     # body is valid by the document and still refused with 422.
     words = ["run", f"{movielens.address}/openapi.json", "--exclude-checks", "positive_data_acceptance", "-n", "50"]
     command = [Path(sys.executable).parent / "schemathesis", *words]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
+    # It keeps notes in the folder it runs in.
+    done = subprocess.run(command, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-5_000:]
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import subprocess
 import time
 
 import httpx
-import pytest
 
 from deployments.cluster import Cluster
 from pool.repository import CHAMPION, ReleaseRepository
@@ -50,15 +50,24 @@ def test_a_second_up_starts_nothing(service, recpool):
     assert replicas(service) == before
 
 
-def test_only_the_front_door_is_open_and_only_to_this_machine(service):
-    """Ray's own ports listen wider and want the token; HAProxy's and the replicas' have none."""
-    for process in service.cluster.members():
-        if process.name() == "haproxy":
-            open_to = {c.laddr.ip for c in process.net_connections("tcp") if c.status == "LISTEN"}
-            assert open_to == {"127.0.0.1"}
-            break
-    else:
-        pytest.fail("HAProxy does not run")
+def speaks_http(ip: str, port: int) -> bool:
+    with contextlib.suppress(httpx.HTTPError):
+        httpx.get(f"http://[{ip}]:{port}/" if ":" in ip else f"http://{ip}:{port}/", timeout=5, trust_env=False)
+        return True
+    return False
+
+
+def test_http_without_a_token_is_open_to_this_machine_only(service):
+    """Ray's own ports listen wider and want the token; the HTTP of HAProxy and of the replicas has none."""
+    members = {process.pid: process for process in service.cluster.members()}
+    proxies = {pid for pid, process in members.items() if process.name() == "haproxy"}
+    gateways = replicas(service)["gateway"]
+    assert proxies and gateways
+    for pid in proxies | gateways:
+        open_at = {(c.laddr.ip, c.laddr.port) for c in members[pid].net_connections("tcp") if c.status == "LISTEN"}
+        doors = {at for at in open_at if speaks_http(*at)}
+        assert doors
+        assert {ip for ip, _ in doors} == {"127.0.0.1"}
     record = service.cluster.record()
     assert httpx.get(f"{record.dashboard}/api/serve/applications/", timeout=30).status_code in (401, 403)
 

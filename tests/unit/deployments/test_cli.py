@@ -35,6 +35,20 @@ def test_an_offline_error_is_a_message_on_standard_error_and_exit_code_2(run):
     assert "Traceback" not in err
 
 
+def test_an_option_wins_over_the_environment(run, monkeypatch):
+    monkeypatch.setenv("RECPOOL_DATASET", "mine")
+    _, _, err = run("train", "--dataset", "shop")
+    assert "shop" in err
+    assert "mine" not in err
+
+
+def test_a_misspelt_variable_is_an_offline_error(run, monkeypatch):
+    monkeypatch.setenv("RECPOOL_SERVNG__PORT", "1")
+    code, _, err = run("down")
+    assert code == 2
+    assert "RECPOOL_SERVING__PORT" in err
+
+
 def test_an_unknown_profile_lists_the_known_ones(run):
     code, _, err = run("up", "--profile", "nope")
     assert code == 2

@@ -50,6 +50,19 @@ def test_stop_ends_the_recorded_session_and_forgets_it(cluster, recorded):
     assert cluster.stop() == 0
 
 
+def test_a_port_is_the_clusters_when_one_of_its_processes_listens_on_it(cluster, recorded):
+    code = "import socket, time; s = socket.create_server(('127.0.0.1', 0)); "
+    code += "print(s.getsockname()[1], flush=True); time.sleep(60)"
+    with subprocess.Popen([*PYTHON, code], start_new_session=True, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        port = int(server.stdout.readline())
+        assert not cluster.holds(port)
+        write(cluster, replace(recorded, session=server.pid))
+        assert cluster.holds(port)
+        assert not cluster.holds(port - 1)
+        server.kill()
+
+
 def test_a_record_from_before_a_reboot_names_nobody(cluster, recorded):
     write(cluster, replace(recorded, boot="another"))
     assert cluster.members() == []

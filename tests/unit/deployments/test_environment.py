@@ -7,8 +7,12 @@ import shlex
 import socket
 import stat
 import subprocess
+import tempfile
 from pathlib import Path
 
+import pytest
+
+from configs.errors import Conflict
 from configs.settings import build_settings
 from deployments.environment import (
     LONGEST_SOCKET_FOLDER,
@@ -67,6 +71,43 @@ def test_the_token_is_private_and_kept(tmp_path):
     assert folders.token.read_text() == first
     assert len(first) >= 32
     assert stat.S_IMODE(folders.token.stat().st_mode) == 0o600
+
+
+@pytest.fixture
+def long_home(tmp_path, monkeypatch) -> Folders:
+    """A home too long for sockets, and a folder for temporary files that other users write to as well."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return Folders(tmp_path / ("x" * 60))
+
+
+def test_the_folder_for_a_long_home_is_for_its_owner_alone(long_home):
+    write_files(long_home, PORTS)
+    write_files(long_home, PORTS)
+    assert stat.S_IMODE(long_home.sockets.stat().st_mode) == 0o700
+
+
+def test_a_folder_that_others_may_write_to_is_refused_with_a_remedy(long_home):
+    long_home.sockets.mkdir()
+    long_home.sockets.chmod(0o770)
+    with pytest.raises(Conflict, match="RECPOOL_HOME"):
+        write_files(long_home, PORTS)
+    assert list(long_home.sockets.iterdir()) == []
+
+
+def test_a_folder_of_another_user_is_refused(long_home, monkeypatch):
+    long_home.sockets.mkdir(mode=0o700)
+    monkeypatch.setattr(os, "getuid", lambda: long_home.sockets.stat().st_uid + 1)
+    with pytest.raises(Conflict):
+        write_files(long_home, PORTS)
+
+
+def test_a_link_to_a_folder_of_ours_is_refused_and_nothing_behind_it_is_removed(long_home, tmp_path):
+    kept = tmp_path / "ours" / "ray" / "kept"
+    kept.mkdir(parents=True)
+    long_home.sockets.symlink_to(tmp_path / "ours")
+    with pytest.raises(Conflict):
+        write_files(long_home, PORTS)
+    assert kept.is_dir()
 
 
 def test_the_shell_snippet_sets_what_rays_tools_need(tmp_path):

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from fastapi import FastAPI, Response
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
 
-from configs.errors import ArtifactError, Unavailable
-from deployments.gateway import Gateway, probe
+from configs.errors import ArtifactError, ConfigError, Unavailable
+from deployments.choice import chosen_version
+from deployments.gateway import PATIENCE, Gateway, Probe
 
 Plain = Gateway.__mro__[1]  # the class below Serve's wrapper, which only runs inside a replica
+
+
+HUNG, FAILED, HURRIED = ("cascade", "timeout"), ("fine", "failed"), ("fine", "skipped_for_deadline")
 
 
 class FakeService:
@@ -21,9 +26,6 @@ class FakeService:
     def ready(self) -> bool:
         return self.version is not None
 
-    async def start(self) -> None:
-        self.version = "champion"
-
     async def load(self, version: str | None) -> None:
         if version == "damaged":
             raise ArtifactError("release damaged: encoder.json differs from its checksum")
@@ -32,26 +34,64 @@ class FakeService:
         self.version = version or "champion"
 
 
-def app(status: int) -> FastAPI:
-    http = FastAPI()
+class FakeApp:
+    """Answers one request after the other with the next status, or with the next thing a 200 did without."""
 
-    @http.post("/v1/recommend")
-    async def recommend() -> Response:
-        return Response(status_code=status)
+    def __init__(self, *answers: int | tuple[str, str] | None):
+        self._answers = list(answers)
+        self.http = FastAPI()
+        self.http.post("/v1/recommend")(self.recommend)
 
-    return http
+    async def recommend(self) -> JSONResponse:
+        answer = self._answers.pop(0)
+        if isinstance(answer, int):
+            return JSONResponse({}, answer)
+        return JSONResponse({"degraded": [dict(zip(("stage", "reason"), answer, strict=True))] if answer else []})
+
+
+async def healthy(*answers: int | tuple[str, str] | None, stages: tuple[str, ...] = ("coarse", "fine")) -> list[bool]:
+    """What a probe of these answers says, one after the other."""
+    probe, said = Probe(FakeApp(*answers).http, stages), []
+    for _ in answers:
+        try:
+            await probe()
+            said.append(True)
+        except Unavailable:
+            said.append(False)
+    return said
 
 
 @pytest.fixture
 def gateway():
     gateway = Plain.__new__(Plain)
-    gateway._service, gateway._http = FakeService(), app(200)
+    gateway._service, gateway._champion = FakeService(), None
+    gateway._probe = Probe(FakeApp(None).http, ())
     return gateway
 
 
 async def test_without_a_choice_the_champion_is_loaded(gateway):
     await gateway.reconfigure({"version": None})
     assert gateway._service.version == "champion"
+
+
+async def test_without_a_choice_a_replica_serves_what_the_application_was_built_with(gateway):
+    gateway._champion = "3"
+    await gateway.reconfigure({"version": None})
+    assert gateway._service.version == "3"
+
+
+async def test_a_version_may_be_written_as_a_number(gateway):
+    await gateway.reconfigure({"version": 2})
+    assert gateway._service.version == "2"
+
+
+@pytest.mark.parametrize("wrong", [{"version": ["2"]}, {"version": True}, {"version": ""}, {"release": "2"}])
+async def test_what_chooses_no_release_leaves_the_old_one_serving(gateway, wrong):
+    with pytest.raises(ConfigError, match="user_config"):
+        chosen_version(wrong, None)
+    await gateway.reconfigure({"version": "1"})
+    await gateway.reconfigure(wrong)
+    assert gateway._service.version == "1"
 
 
 @pytest.mark.parametrize("wrong", ["damaged", "bug"])
@@ -72,14 +112,35 @@ async def test_a_bug_at_the_first_load_is_raised_for_serve_to_report(gateway):
         await gateway.reconfigure({"version": "bug"})
 
 
-@pytest.mark.parametrize("status", [200, 429, 503])
-async def test_an_answer_or_a_refusal_is_a_sign_of_life(status):
-    await probe(app(status))
+async def test_an_answer_or_a_refusal_is_a_sign_of_life():
+    assert await healthy(None, 429, 503) == [True, True, True]
 
 
 @pytest.mark.parametrize("status", [500, 504])
-async def test_a_broken_request_path_is_unhealthy(gateway, status):
-    gateway._http = app(status)
+async def test_a_broken_request_path_is_unhealthy_at_once(gateway, status):
+    gateway._probe = Probe(FakeApp(status).http, ())
     await gateway.reconfigure({"version": "1"})
     with pytest.raises(Unavailable, match=str(status)):
         await gateway.check_health()
+
+
+@pytest.mark.parametrize("missing", [HUNG, FAILED, ("coarse", "timeout")])
+async def test_a_funnel_that_stays_away_is_unhealthy_after_some_probes_in_a_row(missing):
+    assert PATIENCE == 3
+    assert await healthy(None, *[missing] * 4) == [True, True, True, False, False]
+
+
+async def test_a_good_answer_between_bad_ones_starts_the_count_again():
+    assert all(await healthy(None, HUNG, FAILED, None, HUNG, FAILED))
+
+
+async def test_what_a_deadline_or_a_request_does_without_is_healthy():
+    assert all(await healthy(None, *[HURRIED, ("features", "user_unknown"), ("recall.ann", "timeout")] * 3))
+
+
+async def test_a_stage_of_another_process_is_not_this_replicas_fault():
+    assert all(await healthy(None, *[FAILED] * 5, stages=("recall",)))
+
+
+async def test_a_funnel_that_never_worked_is_not_replaced_again_and_again():
+    assert all(await healthy(*[FAILED] * 5))

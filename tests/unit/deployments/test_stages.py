@@ -26,10 +26,10 @@ def loads(monkeypatch) -> list[str]:
     loaded: list[str] = []
 
     def load_release(repository, version):
+        loaded.append(version)
         if version == "9":
             raise NotFound("no release '9'")
-        time.sleep(0.02)
-        loaded.append(version)
+        time.sleep(0.05)
         return SimpleNamespace(version=version)
 
     def load_stage(stage, release, settings, executor, tier):
@@ -62,29 +62,60 @@ async def test_callers_that_come_together_load_a_release_once(loads, stage):
 
 
 async def test_only_the_last_releases_are_kept(loads, stage):
-    for version in ("1", "2", "3"):
+    assert KEPT_RELEASES == 2
+    for version in ("1", "2", "3", "2", "3", "1"):
         await stage.run(Query(version), 1.0)
-    assert list(stage._loaded) == ["2", "3"]
-    assert len(stage._loaded) == KEPT_RELEASES
+    assert loads == ["1", "2", "3", "1"]
 
 
 async def test_a_release_in_use_outlives_one_that_is_not(loads, stage):
-    for version in ("1", "2", "1", "3"):
+    for version in ("1", "2", "1", "3", "1"):
         await stage.run(Query(version), 1.0)
-    assert set(stage._loaded) == {"1", "3"}
+    assert loads == ["1", "2", "3"]
+
+
+async def test_a_load_slower_than_any_deadline_is_done_once_and_serves_those_who_come_later(loads, stage):
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(stage.run(Query("1"), 0.01), 0.01)
+    assert await stage.run(Query("1"), 1.0) == ("fine", "cpu", "1", 1.0)
+    assert loads == ["1"]
+
+
+async def test_a_release_that_failed_to_load_is_tried_again_only_after_a_while(loads, stage, monkeypatch):
+    monkeypatch.setattr(stages, "RETRY_AFTER_S", 0.1)
+    for _ in range(5):
+        with pytest.raises(NotFound):
+            await stage.run(Query("9"), 1.0)
+    assert loads == ["9"]
+    await asyncio.sleep(0.15)
+    with pytest.raises(NotFound):
+        await stage.run(Query("9"), 1.0)
+    assert loads == ["9", "9"]
 
 
 async def test_a_release_that_does_not_exist_is_the_callers_error_and_harms_nobody(loads, stage):
-    await stage.run(Query("1"), 1.0)
+    for version in ("1", "2"):
+        await stage.run(Query(version), 1.0)
     with pytest.raises(NotFound):
         await stage.run(Query("9"), 1.0)
-    assert await stage.run(Query("1"), 1.0) == ("fine", "cpu", "1", 1.0)
+    for version in ("1", "2"):
+        assert await stage.run(Query(version), 1.0) == ("fine", "cpu", version, 1.0)
+    assert loads == ["1", "2", "9"]
 
 
-async def test_a_wrong_choice_of_release_leaves_the_replica_running(loads, stage):
-    await stage.reconfigure({"version": "1"})
-    await stage.reconfigure({"version": "9"})
+@pytest.mark.parametrize("wrong", [{"version": "9"}, {"version": ["2"]}, {"release": "2"}])
+async def test_a_wrong_choice_of_release_leaves_the_replica_running(loads, stage, wrong):
+    await stage.reconfigure({"version": 1})
+    await stage.reconfigure(wrong)
     assert await stage.run(Query("1"), 1.0) == ("fine", "cpu", "1", 1.0)
+    assert loads[0] == "1" and loads.count("1") == 1
+
+
+async def test_without_a_choice_a_replica_loads_what_the_application_was_built_with(loads, tmp_path):
+    stage = Stage("fine", "cpu", build_settings({"home": str(tmp_path)}), champion="3")
+    await stage.reconfigure({"version": None})
+    assert loads == ["3"]
 
 
 async def test_with_nothing_published_a_replica_starts_and_waits(loads, stage):

@@ -169,6 +169,16 @@ def test_text_in_a_number_field_is_refused_with_field_and_row():
     assert caught.value.field == "age"
 
 
+@pytest.mark.parametrize("stored", ["old", [1], {}])
+def test_a_stored_value_that_is_no_number_can_be_imputed_and_named(stored):
+    encoder = Encoder.fit(SCHEMA, _table([{**dict.fromkeys(SCHEMA.names("user")), "user_id": "u"}]), _items(["i"]))
+    kept, unreadable = encoder.readable({"age": stored, "city": "Oslo"})
+    assert kept == {"city": "Oslo"} and unreadable == ("age",)
+    assert np.array_equal(encoder.encode_users([kept]).num, encoder.encode_users([{}]).num)
+    whole = {"age": "30", "city": 5}
+    assert encoder.readable(whole) == (whole, ())
+
+
 @pytest.mark.parametrize("odd", [5, 2.5, True, {"a": 1}, ["a", None], [], ""])
 def test_any_json_value_in_a_multi_valued_field_is_encoded(odd):
     encoder = Encoder.fit(SCHEMA, pa.table({"user_id": ["u"], "tags": [["a"]]}), _items(["i"]))

@@ -90,6 +90,21 @@ def test_parquet_with_numeric_ids_joins_csv_with_text_ids(tmp_path):
     assert data.times.tolist() == [1.0, 2.0] and report.items == 2
 
 
+def test_one_mapping_serves_files_that_call_an_id_differently(tmp_path):
+    data, _ = _ingest(
+        tmp_path, "user_id,item_id\nu,i\n", users="uid,age\nu,3\n", items="id,price\ni,4\n",
+        columns={"user_id": "uid", "item_id": "id"},
+    )  # fmt: skip
+    assert data.users.to_pylist() == [{"user_id": "u", "age": 3.0}]
+    assert data.items.to_pylist() == [{"item_id": "i", "price": 4.0}]
+
+
+def test_ids_are_bounded_in_characters_as_requests_are(tmp_path):
+    longest = "😀" * 1024
+    data, report = _ingest(tmp_path, f"user_id,item_id\nu,{longest}\nu,{longest}x\n", skip_bad=True)
+    assert data.items.column("item_id").to_pylist() == [longest] and report.bad_rows == 1
+
+
 def test_entities_seen_only_in_interactions_get_a_row_without_features(tmp_path):
     data, _ = _ingest(tmp_path, "user_id,item_id\nu,i\nu,j\n", items="item_id,price\ni,3\n")
     assert data.items.to_pylist() == [{"item_id": "i", "price": 3.0}, {"item_id": "j", "price": None}]
@@ -153,7 +168,7 @@ def test_a_wrong_cell_of_a_declared_number_is_a_bad_row(tmp_path):
         (b"user_id,item_id\n", "no usable row"),
         (b"user_id,item_id", "no usable row"),
         (b"user_id,user_id,item_id\na,b,c\n", r"names columns \['user_id'\] more than once"),
-        (b"who,what\na,b\n", r"no column for user_id; map it.*The file has \['who', 'what'\]"),
+        (b"who,what\na,b\n", r"no column for user_id; .*--column user_id=THEIR_COLUMN, .*\['who', 'what'\]"),
         (bytes(range(256)) * 40, "binary data"),
         (b"PAR1 and then nonsense", "not a readable Parquet file"),
         ("user_id,item_id\nü,i\n".encode("utf-16"), "UTF-16"),

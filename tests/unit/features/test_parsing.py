@@ -106,8 +106,8 @@ def test_ids_of_any_type_become_strings(column):
     assert ids.to_pylist() == ["7", "8"] and not wrong.any()
 
 
-def test_ids_are_taken_literally_and_bounded_in_bytes():
-    cells = ["NULL", " a ", "a/b c", "日本", "é" * 512, "é" * 513, "", None]
+def test_ids_are_taken_literally_and_bounded_in_characters():
+    cells = ["NULL", " a ", "a/b c", "日本", "é" * 1024, "é" * 1025, "", None]
     ids, wrong = parsing.ids(pa.array(cells), "id")
     assert ids.to_pylist()[:6] == cells[:6]
     assert wrong.tolist() == [False] * 5 + [True] * 3

@@ -93,3 +93,8 @@ def test_a_protocol_says_what_the_data_lacks():
         ctr_time(_dataset([1], [1], [5.0]))
     with pytest.raises(DataError, match="five positives"):
         ctr_time(_dataset([1], [1], [5.0], [1.0]))
+    nine = np.arange(9)
+    with pytest.raises(DataError, match="topn needs users and items with ten rows each, .* more interactions"):
+        topn(_dataset(np.repeat(nine, 9), np.tile(nine, 9)))
+    with pytest.raises(DataError, match="ten rows each of value 3 or more, .*use ctr-random"):
+        topn(_dataset(np.repeat(nine, 20), np.tile(nine, 20), np.full(180, 2.0)))

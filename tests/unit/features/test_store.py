@@ -8,17 +8,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from configs.errors import InvalidRequest, Unavailable
+from configs.errors import ConfigError, InvalidRequest, Unavailable
 from configs.settings import StoreSettings
+from features import store_embedded
+from features.datasets import Dataset
 from features.encoding import Encoder
 from features.store import UserEvent, open_store
 from features.store_records import History, merge
 
-ODD_IDS = ["a/b c", "日本語", "x" * 1024, "x" * 1023 + "y", "é" * 512, "../..", "null", " ", "\x00", "i" * 481]
+ODD_IDS = ["a/b c", "日本語", "x" * 1024, "x" * 1023 + "y", "😀" * 1024, "../..", "null", " ", "\x00", "i" * 481]
 
 
 class Clock:
@@ -90,7 +93,7 @@ def test_profile_and_history_are_written_apart(make):
 
 
 @pytest.mark.parametrize("user_id", ODD_IDS)
-def test_any_id_up_to_a_kilobyte_is_its_own_user(make, user_id):
+def test_any_id_up_to_the_bound_is_its_own_user(make, user_id):
     store = make("ids")
     for place, other in enumerate(ODD_IDS):
         store.record(other, [UserEvent(f"i{place}", time_s=1.0)])
@@ -107,8 +110,9 @@ def test_impossible_ids_are_refused(make, user_id):
 def test_impossible_events_and_features_are_refused_by_position(make):
     store = make()
     for event, said in [
-        (UserEvent(""), r"events\[1\].item_id has 0 bytes"),
-        (UserEvent("x" * 1025), r"events\[1\].item_id has 1025 bytes"),
+        (UserEvent(""), r"events\[1\].item_id has 0 characters"),
+        (UserEvent("x" * 1025), r"events\[1\].item_id has 1025 characters"),
+        (UserEvent("\ud800"), r"events\[1\].item_id .* is not valid Unicode"),
         (UserEvent("i", float("nan")), r"events\[1\].value is nan"),
         (UserEvent("i", 1.0, float("inf")), r"events\[1\].time_s is inf"),
     ]:
@@ -159,6 +163,61 @@ def test_a_load_that_holds_what_was_recorded_live_counts_it_once(make, dataset):
     store.record("ann", [UserEvent("i1", 5.0, 30.0)])
     store.load(dataset)
     assert store.fetch(["ann"])[0].items == ("i1", "i3", "i2")
+
+
+def without(dataset: Dataset, *gone: str) -> Dataset:
+    tables = [
+        table.filter(pc.invert(pc.is_in(table["user_id"], pa.array(gone))))
+        for table in (dataset.interactions, dataset.users)
+    ]
+    return Dataset(dataset.name, dataset.schema, *tables, dataset.items)
+
+
+def test_a_load_drops_those_whom_only_an_earlier_load_brought(make, dataset):
+    """Kept are who acted since, whose profile was put since, and who was never in a dataset."""
+    store, other = make(), make("another")
+    other.load(dataset)
+    store.load(dataset)
+    store.record("ann", [UserEvent("live", time_s=99.0)])
+    store.put("cy", {"city": "Rome"})
+    store.put("eve", {})
+    store.load(without(dataset, "ann", "bob", "cy"))
+    ann, bob, cy, eve = store.fetch(["ann", "bob", "cy", "eve"])
+    assert ann.items == ("live", "i1", "i3", "i2") and bob is None
+    assert cy.features == {"city": "Rome"} and eve is not None
+    assert None not in other.fetch(["ann", "bob", "cy"])
+    assert store.load(dataset) == 3 and store.fetch(["bob"])[0].items == ("i3",)
+
+
+def test_a_namespace_that_looks_like_a_pattern_touches_no_other(make, dataset):
+    matched, pattern = make("m1"), make("m[0-9]*")
+    for store in (matched, pattern):
+        store.load(dataset)
+    pattern.load(without(dataset, "bob"))
+    assert pattern.fetch(["bob"]) == [None] and matched.fetch(["bob"])[0] is not None
+
+
+def test_a_load_purges_expired_rows_whatever_their_number(tmp_path, dataset, monkeypatch):
+    monkeypatch.setattr(store_embedded, "SWEEP_BATCH", 3)
+    clock = Clock()
+    store = store_embedded.EmbeddedStore(StoreSettings(ttl_s=100), tmp_path / "s", clock)
+    for place in range(10):
+        store.record(f"old{place}", [UserEvent("i")])
+    clock.now_s += 101
+    store.record("new", [UserEvent("i")])
+    store.load(dataset)
+    # Turned back, the clock would show rows that were only hidden.
+    clock.now_s -= 101
+    found = store.fetch([*(f"old{place}" for place in range(10)), "new", "ann", "bob", "cy"])
+    assert [row is not None for row in found] == [False] * 10 + [True] * 4
+    store.close()
+
+
+def test_a_redis_url_without_a_scheme_is_refused_with_the_remedy_and_without_its_password():
+    for url in ("localhost:6379", ":secret@localhost:6379", "http://:secret@localhost"):
+        with pytest.raises(ConfigError, match=r"store.redis_url.*localhost.*redis://HOST") as caught:
+            open_store(StoreSettings(kind="redis", redis_url=url), Path("d"))
+        assert "secret" not in caught.value.message
 
 
 def test_without_times_the_order_of_rows_is_history(make, dataset):

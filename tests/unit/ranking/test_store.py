@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from configs.errors import ArtifactError
-from ranking.graphs import UserGraph
+from ranking.export import check_parity
+from ranking.graphs import CrossGraph, UserGraph
 from ranking.pipeline import train_rankers, user_table
 from ranking.store import RankStage, TrainedRanker
 
@@ -60,6 +61,22 @@ def test_padding_is_marked_and_no_candidates_reach_no_model(saved, users):
     found = stage.rank(users, np.array([[4, 0]] * 5))
     assert np.isfinite(found[:, 0]).all() and np.isnan(found[:, 1]).all()
     assert stage.score({}, np.zeros((5, 0), np.int32)).shape == (5, 0, 3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_that_score_unlike_the_model_are_refused(saved, rankers, name):
+    trained = getattr(rankers, name)
+    graphs = UserGraph(trained.model), CrossGraph(trained.model, trained.outputs)
+    states = np.load(saved / "ranking" / f"{name}_items.npy")
+    assert check_parity(*graphs, states, saved / "models", name) <= 1e-5
+    with torch.no_grad():
+        trained.model.out.bias += 1e-3
+    try:
+        with pytest.raises(ArtifactError, match=f"ONNX differs from torch by .* {name}_cross"):
+            check_parity(*graphs, states, saved / "models", name)
+    finally:
+        with torch.no_grad():
+            trained.model.out.bias -= 1e-3
 
 
 @pytest.mark.parametrize("entity", ["user", "item"])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import faiss
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -30,6 +31,23 @@ def exact(stored: np.ndarray, queries: np.ndarray, k: int, allowed: np.ndarray |
 def sparse_lists() -> AnnIndex:
     """Forty lists of about five items each: one probe cannot fill a long answer."""
     return AnnIndex.build(vectors(200), IndexSpec("IVF40,Flat", nprobe=1))
+
+
+def test_an_answer_is_full_where_one_probe_of_a_thousand_lists_finds_nothing_at_all(tmp_path: Path):
+    """FAISS itself gives only -1 here, because the nearest list has lost its items."""
+    index = AnnIndex.build(vectors(2_000, 4), IndexSpec("IVF1000,Flat", nprobe=1))
+    query = np.random.default_rng(1).normal(size=(1, 4)).astype(np.float32)
+
+    def one_probe() -> np.ndarray:
+        index.save(tmp_path)
+        raw = faiss.read_index(str(tmp_path / "index.faiss"))
+        return raw.search(query, 32, params=faiss.SearchParametersIVF(nprobe=1))[1][0]
+
+    nearest = one_probe()
+    index.remove(nearest[nearest >= 2])
+    assert (one_probe() == -1).all()
+    found = index.search(query, 32).items[0]
+    assert len(set(found.tolist()) & set(index.ids().tolist())) == 32
 
 
 @settings(deadline=None, max_examples=40)
@@ -67,6 +85,20 @@ def test_fast_scan_survives_a_nan_beside_good_queries():
     queries[0, 0] = np.inf
     found = index.search(queries, 20)
     assert found.failed.tolist() == [True, False] and (found.items[1] >= 2).all()
+
+
+def test_fast_scan_keeps_to_an_eligibility_mask_and_fills_the_answer_from_it():
+    stored = vectors(2_000, 16)
+    index = AnnIndex.build(stored, IndexSpec("IVF16,PQ16x4fs", nprobe=2, refine=4.0))
+    allowed = np.random.default_rng(9).random(2_002) < 0.05
+    queries = np.random.default_rng(10).normal(size=(4, 16)).astype(np.float32)
+    found = index.search(queries, 60, eligible=allowed).items
+    assert allowed[found].all() and (found >= 2).all()
+    assert all(len(set(row)) == 60 for row in found.tolist())
+    every = int(allowed[2:].sum())
+    best = index.search(queries, every + 5, nprobe=16, eligible=allowed).items
+    np.testing.assert_array_equal(best[:, :every], exact(stored, queries, every, allowed))
+    assert not best[:, every:].any()
 
 
 @pytest.mark.parametrize("factory", ["Flat", "IVF8,Flat"])
@@ -107,6 +139,13 @@ def test_upsert_replaces_and_never_duplicates(factory):
     assert found.items[0].tolist() == [302, 7]
     index.remove(np.array([302], np.int32))
     assert 302 not in index.search(np.ones((1, 8), np.float32), 50).items
+
+
+@pytest.mark.parametrize("shape", [(2, 7), (3, 8), (8,)])
+def test_upsert_of_vectors_that_do_not_fit_loses_nothing(sparse_lists, shape):
+    with pytest.raises(ArtifactError, match=r"shape \(2, 8\)"):
+        sparse_lists.upsert(np.array([5, 6], np.int32), np.ones(shape, np.float32))
+    np.testing.assert_array_equal(sparse_lists.ids(), np.arange(2, 202))
 
 
 def test_upsert_refuses_repeated_and_reserved_ids(sparse_lists):

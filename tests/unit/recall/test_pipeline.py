@@ -8,7 +8,9 @@ import onnxruntime
 import pytest
 import torch
 
+from features.encoding import UserBatch
 from recall import training
+from recall.merge import Merged, merge, source_names
 from recall.pipeline import Recall, RecallData, build_recall
 from recall.recipes import RecallRecipe, TowerSettings, recipe
 from recall.sources import RecallRequest
@@ -39,6 +41,11 @@ def ask(data: RecallData, session: onnxruntime.InferenceSession, users: np.ndarr
     return RecallRequest(batch, vectors, batch.history)
 
 
+def recalled(recall: Recall, request: RecallRequest, limit: int) -> Merged:
+    results = {name: recall.sources[name].retrieve(request, quota) for name, quota in QUOTAS.items()}
+    return merge(results, QUOTAS, limit)
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory, worlds) -> dict[str, Path]:
     """Folders of the recall parts trained on each world; building twice would double the time of the module."""
@@ -58,8 +65,8 @@ def test_train_write_load_recommend(worlds, built, variant):
     recall = Recall.load(folder, items=30)
     users = np.arange(2, 12)
     request = ask(world, session, users)
-    merged, failed = recall.recall(request, QUOTAS, 5)
-    assert failed == () and (merged.items >= 2).all()
+    merged = recalled(recall, request, 5)
+    assert (merged.items >= 2).all()
     assert not any(set(m) & set(h) for m, h in zip(merged.items.tolist(), request.users.history.tolist(), strict=True))
     own = (merged.items - 2) % 2 == (users[:, None] - 2) % 2
     assert own.mean() > 0.9
@@ -70,16 +77,38 @@ def test_a_batch_of_one_equals_its_row_and_a_cold_user_is_answered(worlds, built
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
     recall = Recall.load(folder)
     users = np.arange(2, 8)
-    together, _ = recall.recall(ask(data, session, users), QUOTAS, 20)
+    together = recalled(recall, ask(data, session, users), 20)
     for row, user in enumerate(users):
-        alone, _ = recall.recall(ask(data, session, np.array([user])), QUOTAS, 20)
+        alone = recalled(recall, ask(data, session, np.array([user])), 20)
         np.testing.assert_array_equal(alone.items[0], together.items[row][: alone.items.shape[1]])
     unknown = data.users.take(np.array([1]))
     cold = RecallRequest(unknown, session_vectors(session, unknown), np.zeros((1, 0), np.int32))
-    answer, failed = recall.recall(cold, QUOTAS, 20)
-    assert failed == () and (answer.items[0, :10] >= 2).all()
-    near = recall.similar(np.array([[2]], np.int32), cold, 5)
-    assert 2 not in near.items and (near.items[0, 0] - 2) % 2 == 0
+    assert (recalled(recall, cold, 20).items[0, :10] >= 2).all()
+
+
+def nobody(rows: int, excluded: np.ndarray | None = None) -> RecallRequest:
+    """Users as similar items are asked for: without fields, history or vectors."""
+    users = UserBatch(*(np.zeros((rows, *shape), np.int32) for shape in ((1,), (0,), (0, 1), (0,), (0,))))
+    return RecallRequest(users, None, np.zeros((rows, 0), np.int32) if excluded is None else excluded)
+
+
+def test_items_like_a_seed_are_of_its_camp_and_not_the_seed(built):
+    near, failed = Recall.load(built["full"]).similar(np.array([[2]], np.int32), nobody(1), 5)
+    assert 2 not in near.items and (near.items[0, 0] - 2) % 2 == 0 and failed == ()
+
+
+def test_a_row_without_a_known_seed_gets_popular_items_and_is_named_and_the_others_do_not_change(built):
+    recall = Recall.load(built["full"])
+    seeds = np.array([[2, 0], [0, 0], [1, 999]], np.int32)
+    excluded = np.full((3, 1), recall.popular.overall[0])
+    together, failed = recall.similar(seeds, nobody(3, excluded), 5)
+    assert failed == (("ann", "no_known_seed"), ("item_to_item", "no_known_seed"))
+    for row in (1, 2):
+        assert together.items[row].tolist() == recall.popular.overall[1:6].tolist()
+        assert source_names(int(together.sources[row, 0])) == ["popular"]
+    alone, _ = recall.similar(seeds[:1], nobody(1, excluded[:1]), 5)
+    np.testing.assert_array_equal(together.items[0], alone.items[0])
+    assert not any("popular" in source_names(int(mask)) for mask in together.sources[0])
 
 
 def session_vectors(session, batch) -> np.ndarray:

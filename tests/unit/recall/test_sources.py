@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from configs.errors import ArtifactError
 from features.datasets import IndexedInteractions
@@ -9,7 +11,7 @@ from features.encoding import UserBatch
 from recall.index import AnnIndex
 from recall.item_to_item import NeighbourTable
 from recall.ranked_lists import RankedLists, first_seen, fresh_lists, popular_lists, segment_column
-from recall.sources import AnnSource, ItemToItemSource, ListSource, RecallRequest, retrieve_all
+from recall.sources import AnnSource, ItemToItemSource, ListSource, RecallRequest, failure_of
 
 DIM, ITEMS = 4, 50
 
@@ -73,21 +75,10 @@ def test_a_filter_that_keeps_nine_items_finds_all_nine_and_one_that_keeps_none_f
 def test_a_user_vector_that_is_not_finite_is_reported_and_the_other_sources_answer(ann):
     asked = request(2, history=[[4, 0, 0], [9, 0, 0]])
     asked.vectors[0] = np.nan
-    results, failed = retrieve_all({"ann": ann, "item_to_item": ring()}, asked, {"ann": 5, "item_to_item": 5})
-    assert failed == (("ann", "non_finite_vector"),)
-    assert not results["ann"].items[0].any() and (results["ann"].items[1] >= 2).all()
-    assert results["item_to_item"].items[0, :3].tolist() == [5, 6, 7]
-
-
-def test_a_source_that_raises_is_recorded_and_one_without_quota_is_not_asked(ann):
-    class Broken:
-        name = "fresh"
-
-        def retrieve(self, request, n):
-            raise RuntimeError("no")
-
-    results, failed = retrieve_all({"ann": ann, "fresh": Broken()}, request(1), {"ann": 0, "fresh": 3})
-    assert results == {} and failed == (("fresh", "RuntimeError"),)
+    near, reached = ann.retrieve(asked, 5), ring().retrieve(asked, 5)
+    assert failure_of("ann", near) == [("ann", "non_finite_vector")] and failure_of("item_to_item", reached) == []
+    assert not near.items[0].any() and (near.items[1] >= 2).all()
+    assert reached.items[0, :3].tolist() == [5, 6, 7]
 
 
 def test_similar_items_leave_the_seeds_out():
@@ -115,6 +106,38 @@ def test_popular_is_by_segment_and_falls_back_to_everyone():
     assert found[:2, 0].tolist() == [3, 4]
     assert found[2].tolist() == found[3].tolist() and found[2, 0] == 5
     assert lists.overall[0] == 5 and set(lists.overall) == set(range(2, 8))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    n=st.integers(1, 12),
+    excluded=st.lists(st.lists(st.integers(0, 40), min_size=8, max_size=8), min_size=3, max_size=3),
+    share=st.floats(0, 1),
+    seed=st.integers(0, 99),
+)
+def test_a_list_answers_with_its_first_usable_items_however_deep_they_lie(n, excluded, share, seed):
+    rng = np.random.default_rng(seed)
+    listed = np.stack([rng.permutation(np.arange(2, 41)) for _ in range(4)]).astype(np.int32)
+    lists = RankedLists(listed, -np.tile(np.arange(39, dtype=np.float32), (4, 1)), column=1)
+    asked = request(3, excluded, rng.random((3, 41)) < share, segments=[2, 3, 1])
+    found = ListSource("popular", lists).retrieve(asked, n)
+    for row, (segment, banned) in enumerate(zip([2, 3, 1], excluded, strict=True)):
+        usable = [i for i in listed[segment].tolist() if asked.eligible[row, i] and i not in banned][:n]
+        assert found.items[row].tolist() == usable + [0] * (n - len(usable))
+        assert np.isfinite(found.scores[row]).sum() == len(usable)
+
+
+def test_a_list_is_looked_into_only_as_deep_as_the_request_needs():
+    class Counting(RankedLists):
+        depths = []
+
+        def of(self, users, depth=None):
+            self.depths.append(depth)
+            return super().of(users, depth)
+
+    lists = Counting(np.tile(np.arange(5_000, dtype=np.int32) + 2, (2, 1)), np.zeros((2, 5_000), np.float32))
+    ListSource("popular", lists).retrieve(request(1, [[2, 3, 0]]), 10)
+    assert lists.depths == [12]
 
 
 def test_old_events_count_less():

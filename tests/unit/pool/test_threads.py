@@ -1,0 +1,31 @@
+"""The libraries of a process keep to its slice, on every thread that was told."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import faiss
+import pytest
+import torch
+
+from pool.engines.threads import pin_threads
+
+
+def settings() -> tuple[int, int]:
+    return faiss.omp_get_max_threads(), torch.get_num_threads()
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    for_faiss, for_torch = settings()
+    yield
+    faiss.omp_set_num_threads(for_faiss)
+    torch.set_num_threads(for_torch)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_pinning_holds_for_this_thread_and_for_an_executor_that_pins_its_own(count):
+    pin_threads(count)
+    assert settings() == (count, count)
+    with ThreadPoolExecutor(1, initializer=pin_threads, initargs=(count,)) as executor:
+        assert executor.submit(settings).result() == (count, count)
