@@ -13,9 +13,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-import faiss
 import numpy as np
-import torch
 
 from benchmarks.report import Floor, is_quick, print_report, print_table
 from configs.settings import load_settings
@@ -35,8 +33,6 @@ SHIPPED = "cascade with recall's evidence"
 
 
 def main() -> None:
-    faiss.omp_set_num_threads(1)
-    torch.set_num_threads(1)
     settings = load_settings().model_copy(update={"home": Path("var")})
     with reporting() as report:
         ensure_dataset(settings, report)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,7 @@ from configs.settings import Settings
 from deployments.choice import chosen_version
 from pool.repository import ReleaseRepository
 from serving.release import Release
-from serving.stages import load_stage
+from serving.stages import load_stage, stage_threads
 from serving.types import StageCaller
 
 log = logging.getLogger("recpool.stage")
@@ -40,7 +39,7 @@ class Stage:
         self._settings = settings
         self._champion = champion
         self._repository = ReleaseRepository(settings.releases_folder)
-        self._executor = ThreadPoolExecutor(max_workers=8, thread_name_prefix=stage)
+        self._executor = stage_threads(settings.ranking.threads)
         self._loads: OrderedDict[str, asyncio.Task[StageCaller]] = OrderedDict()
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from serving.cascade import Cascade
 from serving.hydration import Hydrator
 from serving.preparation import Row
 from serving.release import Release
-from serving.stages import load_stage
+from serving.stages import load_stage, stage_threads
 from serving.types import StageCaller
 
 K = 10
@@ -135,7 +134,7 @@ class TopN:
         test = rows.take(split.test)
         self.users = np.unique(test.users)
         self.relevant = _grouped(test, self.users)
-        self._executor = ThreadPoolExecutor(4)
+        self._executor = stage_threads(settings.ranking.threads)
 
     @classmethod
     def build(cls, dataset: Dataset, split: Split, recipe: str, progress: Progress = silent) -> TopN:

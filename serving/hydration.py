@@ -71,7 +71,9 @@ class Hydrator:
         return [None if row.user_id is None else records.get(row.user_id) for row in rows]
 
     def _fields(self, row: Row, record: UserRecord | None, now_s: float) -> dict:
-        stored = dict(record.features) if record else {}
+        stored, unreadable = self._encoder.readable(record.features) if record else ({}, ())
+        if unreadable:
+            row.trace.degrade(STAGE, "profile_unreadable")
         if record and record.is_stale(now_s, self._settings.stale_after_s):
             row.trace.degrade(STAGE, "profile_stale")
             stored = {}

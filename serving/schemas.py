@@ -18,6 +18,8 @@ from pydantic import (
     StrictStr,
 )
 
+from features.parsing import MAX_ID_LENGTH
+
 MAX_K = 500
 MAX_IDS = 1_000
 MAX_SEEDS = 100
@@ -36,7 +38,7 @@ def _encodable(text: str) -> str:
 
 
 Text = Annotated[StrictStr, AfterValidator(_encodable)]
-Id = Annotated[Text, Field(min_length=1, max_length=1_024)]
+Id = Annotated[Text, Field(min_length=1, max_length=MAX_ID_LENGTH)]
 Name = Annotated[Text, Field(min_length=1, max_length=128)]
 ShortText = Annotated[Text, Field(max_length=1_024)]
 Number = Annotated[StrictFloat, Field(allow_inf_nan=False)]

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from configs.errors import DeadlineExceeded, OfflineError, RecpoolError, Unavailable
@@ -23,7 +22,7 @@ from serving.preparation import Row, prepare_rank, prepare_recommend, prepare_si
 from serving.release import Release
 from serving.replies import build_reply, impression
 from serving.schemas import RankRequest, RecommendRequest, SimilarRequest
-from serving.stages import load_stage
+from serving.stages import load_stage, stage_threads
 from serving.types import StageCaller
 
 log = logging.getLogger("recpool.service")
@@ -58,7 +57,7 @@ class Service:
         self._settings = settings
         self._remote = dict(stages or {})
         self._repository = ReleaseRepository(settings.releases_folder)
-        self._executor = ThreadPoolExecutor(max_workers=8, thread_name_prefix="stage")
+        self._executor = stage_threads(settings.ranking.threads)
         self._store = open_store(settings.store, settings.store_folder)
         self._impressions = _open_impressions(settings)
         self._live: _Live | None = None

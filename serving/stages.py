@@ -6,16 +6,23 @@ A deployment of its own (`deployments/stages.py`) and a fused gateway run the sa
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 import numpy as np
 
 from configs.errors import NotFound
 from configs.settings import STAGES, Settings
+from pool.engines.threads import pin_threads
 from ranking.store import RankStage
 from serving.recalling import LocalRecall
 from serving.release import Release
 from serving.types import RankQuery, StageCaller
+
+
+def stage_threads(cores: int) -> ThreadPoolExecutor:
+    """Threads that stages and sources wait on side by side; each computes on no more cores than the slice has."""
+    pin_threads(cores)
+    return ThreadPoolExecutor(max_workers=8, thread_name_prefix="stage", initializer=pin_threads, initargs=(cores,))
 
 
 class LocalRanker:

@@ -232,6 +232,12 @@ async def test_a_stale_profile_is_imputed_and_flagged_but_still_excludes_what_wa
     assert given(reply) == ids(38)
 
 
+async def test_a_stored_value_that_fits_the_schema_no_more_is_imputed_and_flagged(make_cascade, store):
+    store.add("u1", [], age="old", gender="F")
+    reply = await recommend(make_cascade(), user_id="u1")
+    assert flags(reply) == [("features", "profile_unreadable")] and reply["returned"] == 5
+
+
 async def test_request_features_win_over_stored_ones(make_cascade, store, stages):
     store.add("u1", [], gender="F", age=20.0)
     await recommend(make_cascade(), user_id="u1", user_features={"gender": "M"})
