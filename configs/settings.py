@@ -48,7 +48,7 @@ class SourceSettings(_Branch):
     """One recall source."""
 
     quota: int = Field(ge=0, le=10_000, description="candidates this source may contribute; 0 switches it off")
-    timeout_ms: float = Field(default=50, gt=0, le=10_000, description="a later answer is dropped and recorded")
+    timeout_ms: float = Field(default=200, gt=0, le=10_000, description="a later answer is dropped and recorded")
 
 
 SourceName = Literal["ann", "item_to_item", "popular", "fresh"]

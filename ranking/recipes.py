@@ -81,8 +81,8 @@ QUICK = Recipe(
 )
 FULL = Recipe(
     name="full",
-    fine=Schedule(epochs=4, learning_rate=3e-3, embedding_decay=3e-5),
-    coarse=Schedule(epochs=3, learning_rate=3e-3, embedding_decay=3e-5, negatives=16, distil_weight=1.0),
+    fine=Schedule(epochs=5, learning_rate=3e-3, embedding_decay=3e-5),
+    coarse=Schedule(epochs=4, learning_rate=3e-3, embedding_decay=3e-5, negatives=16, distil_weight=1.0),
     fine_model=FineConfig(dim=32, attention=64),
     history=200,
 )
