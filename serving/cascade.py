@@ -64,6 +64,7 @@ class Cascade:
         self._hydrator = hydrator
         self._recall = recall
         self._ranking = ranking
+        self._weights: dict[str, float] = {**ranking.weights}
         self._stage_limit_s = stage_limit_s
         self._clock = clock
         self._wall = wall
@@ -190,7 +191,7 @@ class Cascade:
         """Candidates by the stage's weighted objectives; without them the order stays."""
         if objectives is None:
             return ranked
-        return ranked.reordered(objectives, self.release.objectives, self._ranking.weights)
+        return ranked.reordered(objectives, self.release.objectives, self._weights)
 
     def _slates(self, rows: Sequence[Row], ranked: Ranked, excluded: Sequence[np.ndarray], now_s: float) -> list[Slate]:
         started = self._clock()
@@ -214,7 +215,7 @@ class Cascade:
 def _check_ranking(release: Release, ranking: RankingSettings) -> None:
     """Raise ConfigError when weights or caps do not fit the release, before a request meets them."""
     probe = np.zeros((0, len(release.objectives)), np.float32)
-    combine(probe, release.objectives, ranking.weights)
+    combine(probe, release.objectives, {**ranking.weights})
     unknown = sorted(set(ranking.caps) - set(release.catalogue.fields))
     if unknown:
         known = list(release.catalogue.fields)

@@ -111,12 +111,13 @@ def _add_error_handlers(app: FastAPI) -> None:
 def _path(location: Sequence[int | str], body: Any, is_missing: bool) -> list[int | str]:
     """The part of a validation error's location that exists in the body; the rest names validators."""
     path: list[int | str] = []
+    here = body
     for part in location:
-        inside = part in body if isinstance(body, dict) else isinstance(body, list) and part in range(len(body))
-        if not inside:
+        found: Any = dict(enumerate(here)) if isinstance(here, list) else here
+        if not isinstance(found, dict) or part not in found:
             return [*path, part] if is_missing else path
         path.append(part)
-        body = body[part]
+        here = found[part]
     return path
 
 

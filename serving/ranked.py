@@ -27,9 +27,14 @@ class RankedRow:
     names: tuple[str, ...]
 
     def take(self, places: np.ndarray) -> RankedRow:
-        objectives = None if self.objectives is None else self.objectives[places]
-        columns = (column[places] for column in (self.items, self.scores, self.sources, self.settled))
-        return RankedRow(*columns, objectives, self.names)
+        return RankedRow(
+            self.items[places],
+            self.scores[places],
+            self.sources[places],
+            self.settled[places],
+            None if self.objectives is None else self.objectives[places],
+            self.names,
+        )
 
     def followed_by(self, items: np.ndarray) -> RankedRow:
         """With items [m] that no source gave and nothing scored behind the others."""
@@ -95,13 +100,24 @@ class Ranked:
         full = np.full((*self.items.shape, len(names)), np.nan, np.float32)
         full[:, :head] = objectives
         settled = np.where(scored.any(axis=1, keepdims=True), scored, self.settled)
-        columns = [self.items, scores, self.sources, settled]
-        evidence = None if self.evidence is None else np.take_along_axis(self.evidence, order, 1)
-        moved = (np.take_along_axis(column, order, 1) for column in columns)
-        return Ranked(*moved, evidence, np.take_along_axis(full, order[:, :, None], 1), names)
+        return Ranked(
+            np.take_along_axis(self.items, order, 1),
+            np.take_along_axis(scores, order, 1),
+            np.take_along_axis(self.sources, order, 1),
+            np.take_along_axis(settled, order, 1),
+            None if self.evidence is None else np.take_along_axis(self.evidence, order, 1),
+            np.take_along_axis(full, order[:, :, None], 1),
+            names,
+        )
 
     def row(self, position: int) -> RankedRow:
         """One user's candidates without the padding."""
-        objectives = None if self.objectives is None else self.objectives[position]
-        columns = (column[position] for column in (self.items, self.scores, self.sources, self.settled))
-        return RankedRow(*columns, objectives, self.names).take(np.flatnonzero(self.items[position]))
+        found = RankedRow(
+            self.items[position],
+            self.scores[position],
+            self.sources[position],
+            self.settled[position],
+            None if self.objectives is None else self.objectives[position],
+            self.names,
+        )
+        return found.take(np.flatnonzero(found.items))
