@@ -2,9 +2,8 @@
 
 encoder.json        schema, vocabularies, statistics
 items.parquet       the catalogue, in item-index order
-popular.npy         [n] int32 item indices, most popular first: the last rung of degradation
-recall/             index, item vectors, neighbours, segments (written by `recall`)
-ranking/            item states, training state (written by `ranking`)
+recall/             index, item vectors, neighbours, popular and fresh lists (written by `recall`)
+ranking/            weights and item states (written by `ranking`)
 models/<name>/1/model.onnx
 """
 

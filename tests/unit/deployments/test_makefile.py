@@ -11,7 +11,6 @@ import pytest
 MAKEFILE = Path(__file__).parents[3] / "Makefile"
 
 
-@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 @pytest.mark.parametrize("target", ["down", "clean"])
 def test_ending_what_was_never_installed_installs_nothing(tmp_path, target):
     shutil.copy(MAKEFILE, tmp_path)

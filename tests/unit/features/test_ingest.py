@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -241,14 +240,13 @@ def test_every_pair_of_ids_survives_as_written(tmp_path, pairs):
 def test_any_bytes_give_a_dataset_or_a_data_error(tmp_path, content):
     for start in (b"", b"user_id,item_id,value\n", b"user_id\titem_id\n"):
         try:
-            _ingest(tmp_path, start + content, skip_bad=True)
+            data, report = _ingest(tmp_path, start + content, skip_bad=True)
         except DataError:
             continue
+        assert len(data.interactions) == report.rows
 
 
-def test_a_hundred_thousand_rows_take_about_a_second(tmp_path):
+def test_a_hundred_thousand_rows_are_all_read(tmp_path):
     rows = "".join(f"u{n % 900},i{n % 700},{n % 5 + 1},{n}\n" for n in range(100_000))
-    started = time.perf_counter()
     data, _ = _ingest(tmp_path, "user_id,item_id,value,time_s\n" + rows)
     assert len(data.interactions) == 100_000
-    assert time.perf_counter() - started < 3

@@ -81,14 +81,14 @@ async def test_all_sources_answer_and_are_known_by_their_bits(make_stage, releas
 
 
 @pytest.mark.parametrize(
-    ("fresh", "reason"), [(FakeSource(error=ValueError("no")), "failed"), (FakeSource(delay_s=1.0), "timeout")]
+    ("fresh", "reason"), [(FakeSource(error=ValueError("no")), "failed"), (FakeSource(delay_s=3.0), "timeout")]
 )
 async def test_a_source_that_fails_or_is_late_is_named_and_the_others_answer(make_stage, release, fresh, reason):
     started = time.monotonic()
     found = await make_stage(fresh=fresh)(query(release), 5.0)
     assert found.failed == (("fresh", reason),)
     assert found.items.shape[1] >= 20
-    assert time.monotonic() - started < 0.9
+    assert time.monotonic() - started < 2.5
 
 
 @pytest.mark.parametrize(
