@@ -17,7 +17,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,8 +131,9 @@ class ReleaseRepository:
     def _sweep(self) -> None:
         """Remove what builds that were killed left behind, once no build can still be writing it."""
         for draft in self.folder.glob(".draft-*"):
-            if time.time() - draft.stat().st_mtime > ABANDONED_S:
-                shutil.rmtree(draft, ignore_errors=True)
+            with suppress(FileNotFoundError):  # a build that ends meanwhile takes its draft with it
+                if time.time() - draft.stat().st_mtime > ABANDONED_S:
+                    shutil.rmtree(draft, ignore_errors=True)
 
     def _publish(self, scratch: Path, describe: dict[str, Any]) -> str:
         files = {
