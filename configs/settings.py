@@ -9,25 +9,27 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
+from configs.branch import Branch
 from configs.errors import ConfigError
-from configs.layers import merged, stated_by, variable_of
+from configs.handle_settings import HandleSettings
+from configs.ingress_settings import IngressSettings
+from configs.layers import merged, stated_by
+from configs.overload_settings import OverloadSettings
+from configs.plan_settings import STAGES as STAGES
+from configs.plan_settings import PlanSettings
+from configs.plan_settings import StageName as StageName
+from configs.wrong_settings import wrong_settings
 
 PROFILES = Path(__file__).parent / "profiles"
-StageName = Literal["recall", "coarse", "fine"]
-STAGES: tuple[StageName, ...] = ("recall", "coarse", "fine")
-"""Stages that can be called over a handle; features and post-processing stay in the gateway."""
+TEN_YEARS_S = 10 * 365 * 86_400
 
 
-class _Branch(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class StoreSettings(_Branch):
+class StoreSettings(Branch):
     """Where user rows and histories live."""
 
     kind: Literal["embedded", "redis"] = Field(
@@ -35,16 +37,19 @@ class StoreSettings(_Branch):
     )
     redis_url: str = Field(default="redis://127.0.0.1:6379/0", description="used when kind is redis")
     ttl_s: float | None = Field(
-        default=None, gt=0, description="seconds after which an untouched row is dropped; absent: never"
+        default=None, gt=0, le=TEN_YEARS_S, description="seconds after which an untouched row is dropped; absent: never"
     )
     stale_after_s: float | None = Field(
-        default=None, gt=0, description="seconds after which a profile counts as stale and is imputed; absent: never"
+        default=None,
+        gt=0,
+        le=TEN_YEARS_S,
+        description="seconds after which a profile counts as stale and is imputed; absent: never",
     )
     history_limit: int = Field(default=4096, ge=1, le=65_536, description="events kept per user, most recent first")
     timeout_ms: float = Field(default=50, gt=0, le=10_000, description="bound on one store call; later means imputed")
 
 
-class SourceSettings(_Branch):
+class SourceSettings(Branch):
     """One recall source."""
 
     quota: int = Field(ge=0, le=10_000, description="candidates this source may contribute; 0 switches it off")
@@ -59,7 +64,7 @@ def _default_sources() -> dict[SourceName, SourceSettings]:
     return {name: SourceSettings(quota=quota) for name, quota in quotas.items()}
 
 
-class IndexSettings(_Branch):
+class IndexSettings(Branch):
     """The index of item vectors; what is absent follows the catalogue's size when a release is built."""
 
     factory: str | None = Field(default=None, min_length=1, description="FAISS factory string, such as IVF256,Flat")
@@ -72,7 +77,7 @@ class IndexSettings(_Branch):
     )
 
 
-class RecallSettings(_Branch):
+class RecallSettings(Branch):
     """How many candidates recall gives, and from where."""
 
     candidates: int = Field(default=500, ge=1, le=20_000, description="most candidates kept after the merge")
@@ -89,18 +94,23 @@ class RecallSettings(_Branch):
 Objective = Literal["recall", "engage", "like", "rating"]
 
 
-class RankingSettings(_Branch):
+class RankingSettings(Branch):
     """How candidates become a slate."""
 
     coarse_keep: int = Field(default=100, ge=1, le=5_000, description="candidates that fine rank sees")
     engine: Literal["onnx", "torch"] = Field(default="onnx", description="what runs the rankers; onnx is faster on CPU")
-    threads: int = Field(default=1, ge=1, le=256, description="threads one model call may use; the cores of the slice")
-    weights: dict[Objective, float] = Field(
+    threads: int | None = Field(
+        default=None,
+        ge=1,
+        le=256,
+        description="threads one model call may use; absent: the cores of the replica's slice, and 1 outside of one",
+    )
+    weights: dict[Objective, Annotated[float, Field(ge=-1_000, le=1_000)]] = Field(
         default_factory=lambda: {"recall": 1.0, "engage": 1.0, "like": 0.3, "rating": 0.05},
         description="weight of each objective in the final score; recall is its evidence for an item in standard "
         "deviations, the others are the rankers'; an objective the release lacks is ignored",
     )
-    caps: dict[str, int] = Field(
+    caps: dict[str, Annotated[int, Field(ge=1, le=500)]] = Field(
         default_factory=dict,
         description="most items a slate may hold with one value of an item field, by field name",
     )
@@ -109,15 +119,13 @@ class RankingSettings(_Branch):
     )
 
 
-class ServingSettings(_Branch):
+class ServingSettings(Branch):
     """The HTTP side and its bounds."""
 
     host: str = Field(default="127.0.0.1", description="loopback unless you put authentication in front")
     port: int = Field(default=8000, ge=1, le=65_535)
     default_k: int = Field(default=10, ge=1, le=500)
-    default_timeout_ms: float = Field(
-        default=500, ge=1, le=10_000, description="deadline of a request that states none"
-    )
+    default_timeout_ms: float = Field(default=500, ge=1, le=1_000, description="deadline of a request that states none")
     max_batch_rows: int = Field(default=32, ge=1, le=4_096, description="requests answered as one batch at most")
     lanes: int = Field(
         default=1, ge=1, le=64, description="batches in flight at once; more pays when stages run in other processes"
@@ -125,29 +133,7 @@ class ServingSettings(_Branch):
     max_body_bytes: int = Field(default=2_097_152, ge=1_024, le=67_108_864)
 
 
-class StagePlan(_Branch):
-    """Where one stage runs and how much it gets."""
-
-    tier: tuple[Literal["cpu", "gpu", "npu"], ...] = Field(
-        default=("cpu",), min_length=1, description="wanted first, fallbacks after"
-    )
-    replicas: int = Field(default=1, ge=1, le=1_000)
-    share_milli: int = Field(
-        default=100, ge=1, le=1_000, description="thousandths of one device (one core on the cpu tier)"
-    )
-    fused: bool = Field(
-        default=True, description="run inside the gateway's replica; false: its own deployment behind a handle"
-    )
-
-
-class PlanSettings(_Branch):
-    """Replicas of the gateway and the place of every stage."""
-
-    gateway: StagePlan = StagePlan()
-    stages: dict[StageName, StagePlan] = Field(default_factory=lambda: {stage: StagePlan() for stage in STAGES})
-
-
-class Settings(_Branch):
+class Settings(Branch):
     """The whole tree."""
 
     home: Path = Field(default=Path("var"), description="folder of datasets, releases, stores and logs")
@@ -158,7 +144,10 @@ class Settings(_Branch):
     recall: RecallSettings = RecallSettings()
     ranking: RankingSettings = RankingSettings()
     serving: ServingSettings = ServingSettings()
+    ingress: IngressSettings = IngressSettings()
+    overload: OverloadSettings = OverloadSettings()
     plan: PlanSettings = PlanSettings()
+    handles: HandleSettings = HandleSettings()
 
     @property
     def dataset_folder(self) -> Path:
@@ -212,9 +201,4 @@ def build_settings(
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:
-        lines = []
-        for wrong in error.errors():
-            variable = variable_of(wrong["loc"], os.environ)
-            said = f"{wrong['msg']} (got {wrong['input']!r:.80}{f'; {variable} is set' if variable else ''})"
-            lines.append(f"  {'.'.join(map(str, wrong['loc']))}: {said}")
-        raise ConfigError(f"{origin}: {error.error_count()} wrong setting(s)\n" + "\n".join(lines)) from error
+        raise ConfigError(f"{origin}: {wrong_settings(error, Settings)}") from error

@@ -1,6 +1,6 @@
 """The Serve application: ``serve run deployments.app:build_app profile=default``.
 
-One gateway, and a deployment of its own for every stage whose plan says ``fused: false``.
+One gateway, and a deployment of its own for every stage that the plan does not fuse.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from typing import Any
 import ray
 from pydantic import BaseModel, ConfigDict, Field
 from ray import serve
+from ray.serve.config import RequestRouterConfig
 from ray.serve.schema import LoggingConfig
 
-from configs.settings import Settings, StagePlan, load_settings
+from configs.settings import Settings, load_settings
 from deployments.gateway import Gateway
-from deployments.plan import GATEWAY, choose_tier, replica_options, split_stages
+from deployments.plan import Placement, make_plan, replica_options, replica_settings
+from deployments.routing import StageRouter
 from deployments.stages import Stage
 from pool.repository import ReleaseRepository
 
@@ -47,39 +49,53 @@ def cluster_resources() -> Mapping[str, float]:
     return ray.cluster_resources() if ray.is_initialized() else {"CPU": 1.0}
 
 
-def compose(settings: Settings, resources: Mapping[str, float], version: str | None = None) -> serve.Application:
+def compose(
+    settings: Settings,
+    resources: Mapping[str, float],
+    version: str | None = None,
+    stage: type = Stage,
+    gateway: type = Gateway,
+) -> serve.Application:
     """Bind the deployments of a settings tree.
 
     Args:
         resources: what the cluster has in all, by Ray's names.
         version: the release to serve; absent: what is the champion now.
+        stage, gateway: what the replicas run; a benchmark brings subclasses that can be broken at will.
     """
     # Replicas start in another folder than the one a relative home was meant from.
     settings = settings.model_copy(update={"home": settings.home.absolute()})
     # Named once for all: a replica that starts after a promotion serves what the others serve.
     champion = ReleaseRepository(settings.releases_folder).champion()
     user_config = {"version": version}
+    plan = make_plan(settings, resources)
     handles = {
-        stage: _deployment(Stage, stage, plan, resources, user_config).bind(
-            stage, choose_tier(stage, plan, resources), settings, champion
+        each.name: _deployment(stage, each, user_config).bind(
+            each.name, each.tier, replica_settings(settings, each), champion
         )
-        for stage, plan in split_stages(settings).items()
+        for each in plan.stages
+        if not each.fused
     }
-    gateway = _deployment(Gateway, GATEWAY, settings.plan.gateway, resources, user_config)
-    return gateway.bind(settings, handles, champion)
+    front = _deployment(gateway, plan.gateway, user_config)
+    return front.bind(replica_settings(settings, plan.gateway), handles, plan.tiers, champion)
 
 
-def _deployment(
-    kind: type, name: str, plan: StagePlan, resources: Mapping[str, float], user_config: dict[str, Any]
-) -> serve.Deployment:
+def _deployment(kind: type, placement: Placement, user_config: dict[str, Any]) -> serve.Deployment:
     wrap = serve.deployment(
-        name=name,
+        name=placement.name,
         user_config=user_config,
         max_ongoing_requests=MAX_ONGOING_REQUESTS,
         health_check_period_s=HEALTH_CHECK_PERIOD_S,
         health_check_timeout_s=HEALTH_CHECK_TIMEOUT_S,
         graceful_shutdown_timeout_s=GRACEFUL_SHUTDOWN_S,
+        request_router_config=_router(kind),
         logging_config=LoggingConfig(enable_access_log=False),
-        **replica_options(name, plan, resources),
+        **replica_options(placement),
     )
     return wrap(kind)
+
+
+def _router(kind: type) -> RequestRouterConfig:
+    """Calls of stages go where their `RemoteStage` says; HAProxy routes to the gateway, not Serve."""
+    arguments: dict[str, Any] = {"request_router_class": StageRouter} if issubclass(kind, Stage) else {}
+    return RequestRouterConfig(**arguments)

@@ -11,13 +11,17 @@ import typer
 from configs.errors import OfflineError, RecpoolError
 from configs.settings import load_settings
 from deployments import ask, launch, offline
+from deployments.cli_budget import budget
 from deployments.cli_ingest import ingest
+from deployments.cli_plan import plan
 from deployments.cli_release import releases
 from deployments.console import complain, reporting, show
 from deployments.options import AsJson, DatasetName, Profile, Recipe, absolute, resolve
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.command()(budget)
 app.command()(ingest)
+app.command()(plan)
 app.add_typer(releases, name="release")
 
 

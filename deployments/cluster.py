@@ -13,9 +13,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import psutil
@@ -23,7 +23,8 @@ import psutil
 from configs.errors import Conflict, Unavailable
 from configs.settings import Settings
 from deployments import processes
-from deployments.environment import NODE_ADDRESS, Folders, Ports, cluster_environment, cores, write_files
+from deployments.environment import NODE_ADDRESS, Folders, Ports, cluster_environment, write_files
+from deployments.machine import machine_resources
 from features.files import write_atomically
 
 START_TIMEOUT_S = 180
@@ -39,6 +40,7 @@ class ClusterRecord:
         session: the session id all its processes share.
         started_at_s: seconds since 1970, taken before the first process started.
         settings: digest of the settings tree it was started with; another tree needs a restart.
+        resources: what Ray was told to hand out, by its names; empty in a record of an earlier version.
     """
 
     session: int
@@ -48,6 +50,7 @@ class ClusterRecord:
     dashboard: str
     http: str
     settings: str
+    resources: dict[str, float] = field(default_factory=dict)
 
 
 class Cluster:
@@ -99,14 +102,14 @@ class Cluster:
         Raises:
             Unavailable: it does not come up; holds the end of Ray's output. Conflict: as `write_files`.
         """
-        ports = Ports.choose()
-        write_files(self.folders, ports)
+        ports, resources = Ports.choose(), machine_resources()
+        write_files(settings, self.folders, ports)
         environment = {**os.environ, **cluster_environment(settings, self.folders, ports)}
         environment.pop("RAY_ADDRESS")  # `ray start --head` refuses to start beside a named cluster
         started_at_s = time.time()
         with self.folders.log.open("wb") as log:
             process = subprocess.Popen(
-                _start_command(self.folders, ports),
+                _start_command(self.folders, ports, resources),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -121,6 +124,7 @@ class Cluster:
                 dashboard=f"http://127.0.0.1:{ports.dashboard}",
                 http=http_address(settings),
                 settings=settings_digest(settings),
+                resources=resources,
             )
             # Before waiting, so that an interrupted start can be ended by `recpool down`.
             write_atomically(self.folders.record, json.dumps(asdict(record)).encode())
@@ -160,12 +164,13 @@ def http_address(settings: Settings) -> str:
     return f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{settings.serving.port}"
 
 
-def _start_command(folders: Folders, ports: Ports) -> list[str]:
+def _start_command(folders: Folders, ports: Ports, resources: Mapping[str, float]) -> list[str]:
     return [
         *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--disable-usage-stats"),
         f"--node-ip-address={NODE_ADDRESS}",
         f"--port={ports.gcs}",
-        f"--num-cpus={cores()}",
+        f"--num-cpus={resources['CPU']:g}",
+        f"--num-gpus={resources['GPU']:g}",
         f"--object-store-memory={OBJECT_STORE_BYTES}",
         f"--temp-dir={folders.ray}",
         "--include-dashboard=true",

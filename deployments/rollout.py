@@ -11,7 +11,7 @@ import httpx
 from configs.errors import ConfigError, Unavailable
 from configs.settings import Settings
 from deployments.cluster import ClusterRecord
-from deployments.plan import GATEWAY, split_stages
+from deployments.plan import Plan
 
 APPLICATION = "recpool"
 IMPORT_PATH = "deployments.app:build_app"
@@ -21,14 +21,16 @@ PROXY_LAG_S = 30.0
 
 
 def serve_config(
-    profile: str, settings: Settings, version: str | None = None, overrides: dict[str, Any] | None = None
+    profile: str, settings: Settings, plan: Plan, version: str | None = None, overrides: dict[str, Any] | None = None
 ) -> dict[str, Any]:
     """The document ``serve deploy`` takes, as plain values.
 
     The release is in every deployment's ``user_config`` and nowhere else: a document that differs in
     nothing but the version swaps releases inside running replicas.
+
+    Args:
+        plan: of these settings and of the cluster the document is for.
     """
-    names = [GATEWAY, *split_stages(settings)]
     return {
         "proxy_location": "HeadOnly",
         "http_options": {"host": settings.serving.host, "port": settings.serving.port},
@@ -39,7 +41,7 @@ def serve_config(
                 "route_prefix": "/",
                 "import_path": IMPORT_PATH,
                 "args": {"profile": profile, **({"overrides": overrides} if overrides else {})},
-                "deployments": [{"name": name, "user_config": {"version": version}} for name in names],
+                "deployments": [{"name": each.name, "user_config": {"version": version}} for each in plan.deployments],
             }
         ],
     }

@@ -13,7 +13,7 @@ from configs.settings import Settings
 from deployments.choice import chosen_version
 from pool.repository import ReleaseRepository
 from serving.release import Release
-from serving.stages import load_stage, stage_threads
+from serving.stages import load_stage, on_thread, stage_threads
 from serving.types import StageCaller
 
 log = logging.getLogger("recpool.stage")
@@ -40,6 +40,7 @@ class Stage:
         self._champion = champion
         self._repository = ReleaseRepository(settings.releases_folder)
         self._executor = stage_threads(settings.ranking.threads)
+        self._sources = stage_threads(settings.ranking.threads)
         self._loads: OrderedDict[str, asyncio.Task[StageCaller]] = OrderedDict()
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
@@ -77,7 +78,7 @@ class Stage:
 
     def _read(self, version: str) -> StageCaller:
         release = Release.load(self._repository, version)
-        return load_stage(self._stage, release, self._settings, self._executor, self._tier)
+        return on_thread(load_stage(self._stage, release, self._settings, self._sources, self._tier), self._executor)
 
     def _settle(self, version: str, load: asyncio.Task[StageCaller]) -> None:
         """Forget a failure after a while, and after a success the releases that are too many."""

@@ -63,11 +63,12 @@ class Catalogue:
 
     def ids(self, indices: Sequence[int] | np.ndarray) -> list[str]:
         """External ids of known item indices."""
-        return [self._encoder.item_ids.value(int(index)) for index in indices]
+        values = self._encoder.item_ids.values
+        return [values[index - FIRST_KNOWN] for index in np.asarray(indices).tolist()]
 
     def metadata(self, indices: Sequence[int] | np.ndarray) -> list[dict[str, Any]]:
         """Title and raw features of each item, safe for JSON; a missing value has no key."""
-        wanted = [int(index) for index in indices]
+        wanted: list[int] = np.asarray(indices).tolist()
         missing = [index for index in dict.fromkeys(wanted) if index not in self._metadata]
         found = dict(zip(missing, self._read_metadata(missing), strict=True)) if missing else {}
         if len(self._metadata) + len(found) <= METADATA_KEPT:

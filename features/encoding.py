@@ -161,9 +161,12 @@ class Encoder:
         history = np.zeros((len(items), length), np.int32)
         signal = np.zeros((len(items), length), np.int8)
         for row, (indices, marks) in enumerate(zip(items, values, strict=True)):
-            known = np.flatnonzero(indices >= FIRST_KNOWN)[:length]
-            history[row, : len(known)] = indices[known]
-            signal[row, : len(known)] = self.signals(marks[known])
+            if len(indices) and indices.min() < FIRST_KNOWN:
+                known = indices >= FIRST_KNOWN
+                indices, marks = indices[known], marks[known]
+            count = min(len(indices), length)
+            history[row, :count] = indices[:count]
+            signal[row, :count] = self.signals(marks[:count])
         return history, signal
 
     def signals(self, values: np.ndarray) -> np.ndarray:

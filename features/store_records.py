@@ -104,9 +104,15 @@ def merge(newer: History, older: History, limit: int) -> History:
 
 
 def user_record(user_id: str, features: Mapping[str, Any], history: History, updated_at_s: float) -> UserRecord:
-    values = tuple(NAN if value is None else value for value in history.values)
-    times = tuple(NAN if time is None else time for time in history.times_s)
+    values, times = _numbers(history.values), _numbers(history.times_s)
     return UserRecord(user_id, features, tuple(history.items), values, times, updated_at_s)
+
+
+def _numbers(column: list[float | None]) -> tuple[float, ...]:
+    """The column with NaN for None."""
+    if None not in column:
+        return tuple(column)  # type: ignore[arg-type]
+    return tuple(NAN if value is None else value for value in column)
 
 
 def user_key(user_id: str) -> bytes:

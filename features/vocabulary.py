@@ -45,7 +45,10 @@ class Vocabulary:
 
     def indices(self, values: Iterable[Any]) -> np.ndarray:
         """[n] int32."""
-        return np.fromiter((self.index(v) for v in values), np.int32)
+        known = self._index.get
+        # Nearly all values are strings already, and a request brings hundreds of them.
+        found = [known(v, UNKNOWN) if type(v) is str else self.index(v) for v in values]
+        return np.array(found, np.int32)
 
     def value(self, index: int) -> str:
         """The value at a known index."""

@@ -19,7 +19,7 @@ MODEL_FILE = "1/model.onnx"
 """Path below a model's folder: version 1 in the layout that Triton reads."""
 TOLERANCE = 1e-5
 """Largest difference to torch, relative to the largest objective (and absolute below 1)."""
-PARITY_USERS, PARITY_ITEMS = 16, 32
+PARITY_USERS, PARITY_ITEMS, PARITY_FEW = 16, 32, 4
 
 
 def sample_users(graph: UserGraph, rows: int, seed: int = 0) -> tuple[Tensor, ...]:
@@ -47,7 +47,7 @@ def sample_users(graph: UserGraph, rows: int, seed: int = 0) -> tuple[Tensor, ..
 
 
 def export_ranker(user: UserGraph, cross: CrossGraph, item_states: np.ndarray, folder: Path, name: str) -> float:
-    """Write ``<name>_user`` and ``<name>_cross`` below ``folder``; the numbers of users and candidates are free.
+    """Write ``<name>_user`` and ``<name>_cross`` below ``folder``; numbers of users, events and candidates are free.
 
     Args:
         item_states: [I + 2, Di] float32, some of which are scored for the comparison.
@@ -61,19 +61,19 @@ def export_ranker(user: UserGraph, cross: CrossGraph, item_states: np.ndarray, f
     inputs = sample_users(user, 2)
     with torch.no_grad():
         parts = user(*inputs)
-    batch = {0: "batch"}
     free = {"user_multi": {2: "values"}, "history": {1: "events"}, "signal": {1: "events"}}
-    user_axes = {**{n: {**batch, **free.get(n, {})} for n in user.inputs}, **dict.fromkeys(user.names, batch)}
+    free |= {"user_history": {1: "keys"}, "user_mask": {1: "keys"}}
+    user_axes = {name: {0: "batch", **free.get(name, {})} for name in (*user.inputs, *user.names)}
     _export(user, inputs, user.inputs, user.names, user_axes, folder / f"{name}_user" / MODEL_FILE)
     candidates = {0: "batch", 1: "candidates"}
-    cross_axes = {**dict.fromkeys(user.names, batch), "item_state": candidates, "objectives": candidates}
+    cross_axes = {**{name: user_axes[name] for name in user.names}, "item_state": candidates, "objectives": candidates}
     states = (*parts, torch.zeros(2, 3, item_states.shape[1]))
     _export(cross, states, cross.inputs, cross.names, cross_axes, folder / f"{name}_cross" / MODEL_FILE)
     return check_parity(user, cross, item_states, folder, name)
 
 
 def check_parity(user: UserGraph, cross: CrossGraph, item_states: np.ndarray, folder: Path, name: str) -> float:
-    """Score a sample with both engines, as a batch and its last row alone; see `export_ranker`."""
+    """Score a sample with both engines: whole, its last row alone, and users with few events; see `export_ranker`."""
     files = [folder / f"{name}_{half}" / MODEL_FILE for half in ("user", "cross")]
     onnx_user, onnx_cross = map(OnnxEngine, files)
     users = sample_users(user, PARITY_USERS)
@@ -82,8 +82,10 @@ def check_parity(user: UserGraph, cross: CrossGraph, item_states: np.ndarray, fo
     with torch.no_grad():
         expected = cross(*user(*users), torch.from_numpy(items)).numpy()
     worst = 0.0
-    for rows in (slice(None), slice(-1, None)):
+    few = int((users[user.inputs.index("history")][:PARITY_FEW] > 0).sum(1).max())
+    for rows, events in ((slice(None), None), (slice(-1, None), None), (slice(PARITY_FEW), few)):
         named = {given: array[rows].numpy() for given, array in zip(user.inputs, users, strict=True)}
+        named |= {name: named[name][:, :events] for name in ("history", "signal")}
         found = onnx_cross.run({**onnx_user.run(named), "item_state": items[rows]})["objectives"]
         worst = max(worst, float(np.abs(found - expected[rows]).max()))
     if not worst <= TOLERANCE * max(1.0, float(np.abs(expected).max())):

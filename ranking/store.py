@@ -30,6 +30,8 @@ from ranking.training import Model
 
 KINDS = {"fine": (FineRanker, FineConfig), "coarse": (CoarseRanker, CoarseConfig)}
 ITEM_CHUNK = 16_384
+LIKE_WIDTH = 0.6
+"""Rows at least this share as wide as the widest are padded to it; another call of the model would cost more."""
 
 UserArrays = Mapping[str, np.ndarray]
 
@@ -179,5 +181,37 @@ class RankStage:
         return found
 
     def rank(self, users: UserBatch, items: np.ndarray) -> np.ndarray:
-        """`encode_users` and `score` in one."""
-        return self.score(self.encode_users(users), items)
+        """`encode_users` and `score` in one, with histories as wide as the batch's longest.
+
+        Rows with far fewer candidates than others are scored apart from them, not padded to their width.
+        """
+        longest = max(1, int((users.history > 0).sum(1).max(initial=0)))
+        users = users.with_history(users.history[:, :longest], users.signal[:, :longest])
+        encoded = self.encode_users(users)
+        groups = _of_like_width(items) if items.size else []
+        if len(groups) == 1 and len(groups[0]) == len(items):
+            return self.score(encoded, items)
+        found = np.full((*items.shape, len(self.objectives)), np.nan, np.float32)
+        for rows in groups:
+            width = _widths(items[rows]).max()
+            own = {name: array[rows] for name, array in encoded.items()}
+            found[rows, :width] = self.score(own, items[rows, :width])
+        return found
+
+
+def _widths(items: np.ndarray) -> np.ndarray:
+    """Candidates of each row [B, C] up to its last one."""
+    return np.where(items.any(1), items.shape[1] - np.argmax(items[:, ::-1] > 0, axis=1), 0)
+
+
+def _of_like_width(items: np.ndarray) -> list[np.ndarray]:
+    """Rows that have candidates, those of like width together; widest first."""
+    widths = _widths(items)
+    order = np.argsort(-widths, kind="stable")
+    order = order[widths[order] > 0]
+    groups: list[np.ndarray] = []
+    while len(order):
+        alike = widths[order] >= LIKE_WIDTH * widths[order[0]]
+        groups.append(order[alike])
+        order = order[~alike]
+    return groups

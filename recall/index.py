@@ -20,6 +20,7 @@ import orjson
 
 from configs.errors import ArtifactError
 from features.encoding import FIRST_KNOWN
+from features.ordering import falling
 from recall.index_spec import IndexSpec
 
 INDEX_FILE = "index.faiss"
@@ -56,6 +57,7 @@ class AnnIndex:
         self.spec = spec
         self.vectors = vectors
         self._index = index
+        self._not_held: np.ndarray | None = None
         self._ivf = None if isinstance(index, faiss.IndexIDMap2) else faiss.extract_index_ivf(index)
 
     @classmethod
@@ -129,6 +131,26 @@ class AnnIndex:
             out.items[rows, :width], out.scores[rows, :width] = best_first(items, scores, width)
         return out
 
+    def scores(self, queries: np.ndarray) -> np.ndarray:
+        """Inner product of each query with every item, [B, I + 2] float32.
+
+        -inf for items that the index does not hold, NaN throughout for a query that is not finite.
+        """
+        queries = self._as_queries(queries)
+        with np.errstate(invalid="ignore"):
+            found = queries @ self.vectors.T
+        found[:, self._absent()] = -np.inf
+        found[~np.isfinite(queries).all(1)] = np.nan
+        return found
+
+    def _absent(self) -> np.ndarray:
+        """Indices of the rows of ``vectors`` that are not indexed."""
+        if self._not_held is None:
+            held = np.zeros(len(self.vectors), bool)
+            held[self.ids()] = True
+            self._not_held = np.flatnonzero(~held)
+        return self._not_held
+
     def upsert(self, ids: np.ndarray, vectors: np.ndarray) -> None:
         """Insert or replace items: ids [n] int32, vectors [n, D] float32.
 
@@ -151,6 +173,7 @@ class AnnIndex:
 
     def remove(self, ids: np.ndarray) -> None:
         """Drop items from the index; absent ones are ignored."""
+        self._not_held = None
         self._index.remove_ids(ids.astype(np.int64))
 
     def ids(self) -> np.ndarray:
@@ -227,15 +250,17 @@ class AnnIndex:
 def best_first(items: np.ndarray, scores: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
     """The n best of each row in falling score: items, scores [B, C] to [B, min(n, C)]; ties keep their order.
 
-    Entries at -inf come out as padding (item 0).
+    Entries at -inf or NaN come out as padding (item 0).
     """
-    n = min(n, items.shape[1])
+    n, scores = min(n, items.shape[1]), np.where(np.isnan(scores), -np.inf, scores)
     if n < items.shape[1] // 4:
         part = np.sort(np.argpartition(-scores, n, axis=1)[:, :n], axis=1)
-        items, scores = np.take_along_axis(items, part, 1), np.take_along_axis(scores, part, 1)
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :n]
-    scores = np.take_along_axis(scores, order, 1).astype(np.float32)
-    return np.where(scores > -np.inf, np.take_along_axis(items, order, 1), 0).astype(np.int32), scores
+        rows = np.arange(len(scores))[:, None]
+        items, scores = items[rows, part], scores[rows, part]
+    order = falling(scores)[:, :n]
+    rows = np.arange(len(scores))[:, None]
+    scores = scores[rows, order].astype(np.float32)
+    return np.where(scores > -np.inf, items[rows, order], 0).astype(np.int32), scores
 
 
 def _train(known: np.ndarray, spec: IndexSpec, seed: int) -> faiss.Index:

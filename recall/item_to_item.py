@@ -50,7 +50,8 @@ class NeighbourTable:
         """
         rows, places = np.nonzero((history >= FIRST_KNOWN) & (history < len(self)))
         values = np.ones(len(rows), np.float32) if gains is None else gains[rows, places].astype(np.float32)
-        seen = sp.csr_matrix((values, (rows, history[rows, places])), shape=(len(history), len(self)))
+        starts = np.searchsorted(rows, np.arange(len(history) + 1))
+        seen = sp.csr_matrix((values, history[rows, places], starts), shape=(len(history), len(self)))
         found = (seen @ self._matrix).tocsr()
         counts = np.diff(found.indptr)
         filled = np.arange(counts.max(initial=0)) < counts[:, None]

@@ -11,7 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from features.encoding import FIRST_KNOWN, UserBatch
+from features.eligibility import allowed
+from features.encoding import UserBatch
 from recall.index import AnnIndex, Neighbours, best_first
 from recall.item_to_item import NeighbourTable
 from recall.ranked_lists import RankedLists
@@ -19,7 +20,7 @@ from recall.ranked_lists import RankedLists
 DEEPER = 4
 """How much deeper a second look into a ranked list goes; a third takes all of it."""
 EXACT_UP_TO = 4_096
-"""Eligible items up to which scoring each of them exactly beats filtering inside the index."""
+"""Items up to which scoring each of them exactly beats the index, of the whole catalogue or of what is eligible."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +49,7 @@ class RecallRequest:
 
     def usable(self, items: np.ndarray) -> np.ndarray:
         """Which of items [B, n] may be returned, [B, n] bool; padding may not."""
-        kept = items >= FIRST_KNOWN
-        rows = np.arange(len(items))[:, None]
-        if self.eligible is not None:
-            kept &= self.eligible[items] if self.eligible.ndim == 1 else self.eligible[rows, items]
-        if self.excluded.any():
-            # Looking up in a table is many times quicker than `np.isin`; of a large one few pages are touched.
-            banned = np.zeros((len(items), max(items.max(initial=0), self.excluded.max()) + 1), bool)
-            banned[rows, self.excluded] = True
-            kept &= ~banned[rows, items]
-        return kept
+        return allowed(items, self.excluded, self.eligible)
 
 
 @dataclass(frozen=True)
@@ -73,9 +65,14 @@ class SourceResult:
 
 
 class Source(Protocol):
-    """Something that recalls."""
+    """Something that recalls.
+
+    ``waits`` says that it waits for something outside the process, and so wants a thread and a time
+    limit; the others compute, and would only take turns on the interpreter if they had threads.
+    """
 
     name: str
+    waits: bool
 
     def retrieve(self, request: RecallRequest, n: int) -> SourceResult: ...
 
@@ -84,6 +81,7 @@ class AnnSource:
     """Nearest items to the user vector."""
 
     name = "ann"
+    waits = False
 
     def __init__(self, index: AnnIndex, nprobe: int | None = None):
         self._index, self._nprobe = index, nprobe
@@ -91,6 +89,8 @@ class AnnSource:
     def retrieve(self, request: RecallRequest, n: int) -> SourceResult:
         if request.vectors is None:
             raise ValueError("no user vectors: the user tower failed")
+        if len(self._index) <= EXACT_UP_TO:
+            return self._among_all(request, request.vectors, n)
         failed = np.zeros(len(request), bool)
         # Excluded items take up places in the answer, so that many more are fetched.
         fetch = n + request.most_excluded
@@ -99,6 +99,14 @@ class AnnSource:
             found = self._search(request.vectors[rows], fetch, eligible)
             items[rows], scores[rows], failed[rows] = found.items, found.scores, found.failed
         return SourceResult(*_first_usable(request, items, scores, n), failed)
+
+    def _among_all(self, request: RecallRequest, vectors: np.ndarray, n: int) -> SourceResult:
+        """The n best usable items of a catalogue so small that all of it is scored."""
+        scores = self._index.scores(vectors)
+        failed = np.isnan(scores[:, 0])
+        items = np.broadcast_to(np.arange(scores.shape[1], dtype=np.int32), scores.shape)
+        scores = np.where(failed[:, None], -np.inf, scores)
+        return SourceResult(*_best_usable(request, items, scores, n), failed)
 
     def _search(self, vectors: np.ndarray, fetch: int, eligible: np.ndarray | None) -> Neighbours:
         if eligible is not None and np.count_nonzero(eligible) <= EXACT_UP_TO:
@@ -110,6 +118,7 @@ class ItemToItemSource:
     """Neighbours of what the user met; negative events count with a weight of their own."""
 
     name = "item_to_item"
+    waits = False
 
     def __init__(self, table: NeighbourTable, signal_gains: tuple[float, float, float] = (0.0, 1.0, 1.0)):
         self._table, self._gains = table, np.array(signal_gains, np.float32)
@@ -128,6 +137,8 @@ class ItemToItemSource:
 
 class ListSource:
     """Ranked lists prepared offline, one for each segment of users: popular or fresh items."""
+
+    waits = False
 
     def __init__(self, name: str, lists: RankedLists):
         self.name, self._lists = name, lists

@@ -25,8 +25,9 @@ from ranking.objectives import combine
 from serving.degradation import StageCosts
 from serving.hydration import Hydrator
 from serving.post import STAGE as POST
-from serving.post import choose_slate
+from serving.post import choose_slates
 from serving.preparation import Row
+from serving.quality import FEWER_CANDIDATES, SKIPPED
 from serving.ranked import Ranked
 from serving.release import Release
 from serving.types import Candidates, RankQuery, RecallQuery, SimilarQuery, Slate, StageCaller, Trace
@@ -74,13 +75,13 @@ class Cascade:
         """The best items of the catalogue for each row, inside each row's deadline."""
         now_s = self._wall()
         hydrated = await self._timed("features", rows, self._hydrator.hydrate(rows, now_s))
-        excluded = [
-            np.concatenate([row.excluded, seen]) if row.exclude_seen else row.excluded
-            for row, seen in zip(rows, hydrated.seen, strict=True)
-        ]
-        query = RecallQuery(
-            self.release.version, hydrated.users, _padded(excluded), tuple(row.filter for row in rows), now_s
+        excluded = _padded(
+            [
+                np.concatenate([row.excluded, seen]) if row.exclude_seen else row.excluded
+                for row, seen in zip(rows, hydrated.seen, strict=True)
+            ]
         )
+        query = RecallQuery(self.release.version, hydrated.users, excluded, tuple(row.filter for row in rows), now_s)
         found = await self._recall_or_popular(rows, query)
         coarse = await self._rank("coarse", rows, hydrated.users, found.items)
         ranked = self._in_order(Ranked.recalled(found), coarse)
@@ -100,13 +101,13 @@ class Cascade:
     async def similar(self, rows: Sequence[Row]) -> list[Slate]:
         """Items like each row's seeds."""
         now_s = self._wall()
-        excluded = [row.excluded for row in rows]
+        excluded = _padded([row.excluded for row in rows])
         query = SimilarQuery(
             self.release.version,
             _padded([row.seeds for row in rows]),
             # Not the largest k of the batch: evidence is relative to the list, and must not depend on batch-mates.
             self._recall.candidates,
-            _padded(excluded),
+            excluded,
             tuple(row.filter for row in rows),
             now_s,
         )
@@ -114,21 +115,23 @@ class Cascade:
         # There is no second page: the route takes no cursor.
         return [replace(s, more=False) for s in self._slates(rows, Ranked.recalled(found), excluded, now_s)]
 
-    def fallback(self, row: Row) -> Slate:
+    def fallback(self, row: Row, reason: str = "timeout") -> Slate:
         """What can be said without any stage: the row's own items as given, or popular ones."""
         row = replace(row, trace=Trace())
-        row.trace.degrade("cascade", "timeout")
+        row.trace.degrade("cascade", reason)
         if len(row.items):
             return Ranked.given(row.items[None, :]).row(0).slate(row.k, row.trace)
         found = self.release.popular_candidates(1, self._recall.candidates)
-        return self._slates([row], Ranked.recalled(found), [row.excluded], self._wall())[0]
+        return self._slates([row], Ranked.recalled(found), row.excluded[None], self._wall())[0]
 
     async def _recall_or_popular(self, rows: Sequence[Row], query: RecallQuery | SimilarQuery) -> Candidates:
         found = await self._call("recall", rows, query) if "recall" in self._stages else None
         if found is None:
             return self.release.popular_candidates(len(rows), self._recall.candidates)
+        parts = {f"recall.{part}": round(took_ms, 3) for part, took_ms in found.timings_ms.items()}
         for row, items in zip(rows, found.items, strict=True):
             row.trace.counts["recall"] = int(np.count_nonzero(items))
+            row.trace.timings_ms.update(parts)
             for source, reason in found.failed:
                 row.trace.degrade(f"recall.{source}", reason)
         return found
@@ -150,9 +153,12 @@ class Cascade:
         return answer
 
     def _affordable(self, stage: str, row: Row, candidates: int, rows: int) -> int:
-        """How many candidates the row's deadline leaves time for; noted when it is not all of them."""
-        fitting = self._costs.affordable(stage, candidates, rows, self._remaining_ms(row))
-        if fitting < candidates:
+        """How many candidates the row's limits allow and its deadline leaves time for; noted when not all of them."""
+        allowed = row.limits.share_of(candidates) if stage in row.limits.stages else 0
+        if allowed < candidates:
+            row.trace.degrade(stage, FEWER_CANDIDATES if allowed else SKIPPED)
+        fitting = self._costs.affordable(stage, allowed, rows, self._remaining_ms(row)) if allowed else 0
+        if fitting < allowed:
             row.trace.degrade(stage, "fewer_candidates" if fitting else "skipped_for_deadline")
         row.trace.counts[stage] = fitting
         return fitting
@@ -168,8 +174,8 @@ class Cascade:
         try:
             if timeout_s <= 0:
                 raise TimeoutError
-            call = asyncio.wait_for(self._stages[stage](query, timeout_s), timeout_s)
-            return await self._timed(stage, rows, call)
+            async with asyncio.timeout(timeout_s):
+                return await self._timed(stage, rows, self._stages[stage](query, timeout_s))
         except TimeoutError:
             self._degrade(rows, stage, "timeout")
             return None
@@ -193,12 +199,9 @@ class Cascade:
             return ranked
         return ranked.reordered(objectives, self.release.objectives, self._weights)
 
-    def _slates(self, rows: Sequence[Row], ranked: Ranked, excluded: Sequence[np.ndarray], now_s: float) -> list[Slate]:
+    def _slates(self, rows: Sequence[Row], ranked: Ranked, excluded: np.ndarray, now_s: float) -> list[Slate]:
         started = self._clock()
-        slates = [
-            choose_slate(row, ranked.row(i), excluded[i], self.release, self._ranking, now_s)
-            for i, row in enumerate(rows)
-        ]
+        slates = choose_slates(rows, ranked, excluded, self.release, self._ranking, now_s)
         for row in rows:
             row.trace.timings_ms[POST] = round((self._clock() - started) * 1000, 3)
         return slates

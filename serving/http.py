@@ -3,34 +3,49 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
 
 import orjson
-from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
+from fastapi import FastAPI, Header, Request, Response
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from configs.errors import InvalidRequest, OfflineError, Overloaded, RecpoolError
 from configs.settings import ServingSettings
-from serving.schemas import ErrorReply, Health, RankRequest, RecommendRequest, Reply, SimilarRequest, Status
+from serving.posts import Post, Posts
+from serving.schemas import (
+    CallHeaders,
+    ErrorReply,
+    Health,
+    RankRequest,
+    RecommendRequest,
+    Reply,
+    SimilarRequest,
+    Status,
+)
 from serving.service import Service
 
 log = logging.getLogger("recpool.http")
 
-_NAMES = {400: "InvalidRequest", 404: "NotFound", 405: "MethodNotAllowed", 413: "InvalidRequest"}
+_NAMES = {400: "InvalidRequest", 404: "NotFound", 405: "MethodNotAllowed", 413: "InvalidRequest", 415: "InvalidRequest"}
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorReply, "description": "the body is not JSON"},
     413: {"model": ErrorReply, "description": "the body is larger than the limit"},
+    415: {"model": ErrorReply, "description": "the body is not said to be JSON"},
     422: {"model": ErrorReply, "description": "a field is wrong; the message names it and the remedy"},
+    429: {"model": ErrorReply, "description": "too busy to answer in time; Retry-After says when to come back"},
     503: {"model": ErrorReply, "description": "not ready"},
     504: {"model": ErrorReply, "description": "the deadline passed before the request was understood"},
 }
 
 
-def build_http(service: Service, settings: ServingSettings) -> FastAPI:
-    """The application that a gateway replica serves."""
+def build_http(service: Service, settings: ServingSettings) -> ASGIApp:
+    """The application that a gateway replica serves.
+
+    The routes that carry the traffic are answered by `serving.posts`; FastAPI documents them and
+    answers the others.
+    """
     app = FastAPI(
         title="Recpool",
         version="1",
@@ -38,30 +53,42 @@ def build_http(service: Service, settings: ServingSettings) -> FastAPI:
         f"k is {settings.default_k} and the deadline {settings.default_timeout_ms:g} ms unless a request "
         "says otherwise.",
     )
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
     _add_error_handlers(app)
-    _add_routes(app, service)
-    return app
-
-
-def _add_routes(app: FastAPI, service: Service) -> None:
+    _add_gets(app, service)
+    posts = _posts(service)
     answers: dict[str, Any] = {"response_model": None, "responses": {200: {"model": Reply}, **_REFUSALS}}
+    for path, post in posts.items():
+        app.post(path, **answers)(post.answer)
+    return Posts(app, posts, settings.max_body_bytes, refusal)
 
-    @app.post("/v1/recommend", **answers)
-    async def recommend(request: RecommendRequest) -> Response:
+
+def _posts(service: Service) -> dict[str, Post]:
+    headers_of = Annotated[CallHeaders, Header()]
+
+    async def recommend(request: RecommendRequest, headers: headers_of) -> Response:  # type: ignore[valid-type]
         """The best items for a user, from the whole catalogue."""
-        return _json(await service.recommend(request))
+        return _json(await service.recommend(request, headers))
 
-    @app.post("/v1/rank", **answers)
-    async def rank(request: RankRequest) -> Response:
+    async def rank(request: RankRequest, headers: headers_of) -> Response:  # type: ignore[valid-type]
         """The caller's own items, best first; unknown ones last and named."""
-        return _json(await service.rank(request))
+        return _json(await service.rank(request, headers))
 
-    @app.post("/v1/similar", **answers)
-    async def similar(request: SimilarRequest) -> Response:
+    async def similar(request: SimilarRequest, headers: headers_of) -> Response:  # type: ignore[valid-type]
         """Items like the given ones."""
-        return _json(await service.similar(request))
+        return _json(await service.similar(request, headers))
 
+    answers: list[tuple[str, Any, Callable[..., Awaitable[Response]]]] = [
+        ("/v1/recommend", RecommendRequest, recommend),
+        ("/v1/rank", RankRequest, rank),
+        ("/v1/similar", SimilarRequest, similar),
+    ]
+    # The annotations are names of this function, which FastAPI could not look up as text.
+    for _, body, answer in answers:
+        answer.__annotations__ = {"request": body, "headers": headers_of, "return": Response}
+    return {path: Post(body, answer) for path, body, answer in answers}
+
+
+def _add_gets(app: FastAPI, service: Service) -> None:
     @app.get("/healthz", response_model=Health)
     async def healthz() -> Response:
         """Alive: the process answers."""
@@ -80,83 +107,25 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
 
 def _add_error_handlers(app: FastAPI) -> None:
-    @app.exception_handler(RecpoolError)
-    async def recpool_error(request: Request, error: RecpoolError) -> Response:
-        if isinstance(error, OfflineError):  # names files and settings, which are no caller's business
-            return await unexpected(request, error)
-        headers = {"Retry-After": str(max(1, round(error.retry_after_s)))} if isinstance(error, Overloaded) else None
-        field = error.field if isinstance(error, InvalidRequest) else None
-        return _error(error.status, type(error).__name__, error.message, field, headers)
+    async def refuse(_: Request, error: Exception) -> Response:
+        return refusal(error)
 
-    @app.exception_handler(RequestValidationError)
-    async def validation_error(_: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        if first["type"] == "json_invalid":
-            return _error(400, "InvalidRequest", f"the body is not JSON: {first.get('ctx', {}).get('error', '')}", None)
-        field = ".".join(map(str, _path(first["loc"][1:], error.body, first["type"] == "missing"))) or "body"
-        return _error(422, "InvalidRequest", f"{field}: {first['msg']}", field)
+    for kind in (RecpoolError, HTTPException, Exception):
+        app.exception_handler(kind)(refuse)
 
-    @app.exception_handler(Exception)
-    async def unexpected(_: Request, error: Exception) -> Response:
-        log.error("a request failed", exc_info=error)
-        return _error(500, "InternalError", "an error of the service; its log says which", None)
 
-    @app.exception_handler(HTTPException)
-    async def http_error(_: Request, error: HTTPException) -> Response:
+def refusal(error: Exception) -> Response:
+    """The reply that tells a caller of an error; what is no caller's business is only logged."""
+    if isinstance(error, HTTPException):
         name = _NAMES.get(error.status_code, "Error")
         field = "body" if error.status_code == 413 else None
         return _error(error.status_code, name, str(error.detail), field, dict(error.headers or {}))
-
-
-def _path(location: Sequence[int | str], body: Any, is_missing: bool) -> list[int | str]:
-    """The part of a validation error's location that exists in the body; the rest names validators."""
-    path: list[int | str] = []
-    here = body
-    for part in location:
-        found: Any = dict(enumerate(here)) if isinstance(here, list) else here
-        if not isinstance(found, dict) or part not in found:
-            return [*path, part] if is_missing else path
-        path.append(part)
-        here = found[part]
-    return path
-
-
-class BodyLimit:
-    """Refuses a body above ``max_bytes`` with 413, by its header or, when it has none, while it arrives."""
-
-    def __init__(self, app: ASGIApp, max_bytes: int):
-        self._app = app
-        self._max_bytes = max_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        stated = dict(scope["headers"]).get(b"content-length", b"0")
-        if stated.isdigit() and int(stated) > self._max_bytes:
-            await self._refuse(scope, receive, send)
-            return
-        await self._pass_on(scope, receive, send)
-
-    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        arrived = 0
-
-        async def counted() -> Message:
-            nonlocal arrived
-            message = await receive()
-            arrived += len(message.get("body", b""))
-            if arrived > self._max_bytes:
-                raise HTTPException(413, self._reason)
-            return message
-
-        await self._app(scope, counted, send)
-
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await _error(413, "InvalidRequest", self._reason, "body")(scope, receive, send)
-
-    @property
-    def _reason(self) -> str:
-        return f"body: larger than {self._max_bytes} bytes; send fewer ids"
+    if isinstance(error, RecpoolError) and not isinstance(error, OfflineError):  # those name files and settings
+        headers = {"Retry-After": str(max(1, round(error.retry_after_s)))} if isinstance(error, Overloaded) else None
+        field = error.field if isinstance(error, InvalidRequest) else None
+        return _error(error.status, type(error).__name__, error.message, field, headers)
+    log.error("a request failed", exc_info=error)
+    return _error(500, "InternalError", "an error of the service; its log says which", None)
 
 
 def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -30,9 +30,13 @@ class Hydrated:
 
 class Hydrator:
     """Reads the store once per batch. A user that is absent, or a store that is down or late, is
-    imputed and flagged, never raised."""
+    imputed and flagged, never raised.
 
-    def __init__(self, store: FeatureStore, encoder: Encoder, settings: StoreSettings, executor: Executor):
+    Args:
+        executor: threads that wait for the store; None for one that answers at once, from memory.
+    """
+
+    def __init__(self, store: FeatureStore, encoder: Encoder, settings: StoreSettings, executor: Executor | None):
         self._store = store
         self._encoder = encoder
         self._settings = settings
@@ -45,9 +49,7 @@ class Hydrator:
         seen = [self._encoder.item_ids.indices(record.items) if record else _NOTHING for record in records]
         values = [np.asarray(record.values, np.float64) if record else _NOTHING for record in records]
         history, signal = self._encoder.encode_histories(
-            [np.concatenate([row.seeds, items]) for row, items in zip(rows, seen, strict=True)],
-            # Seeds stand in front as liked items: a missing value counts as positive.
-            [np.concatenate([np.full(len(row.seeds), np.nan), v]) for row, v in zip(rows, values, strict=True)],
+            *zip(*(_with_seeds(row, *past) for row, *past in zip(rows, seen, values, strict=True)), strict=True)
         )
         users = self._encoder.encode_users(fields).with_history(history, signal)
         return Hydrated(users, [s[s >= FIRST_KNOWN] for s in seen])
@@ -57,10 +59,8 @@ class Hydrator:
         named = {row.user_id: None for row in rows if row.user_id is not None}
         missing, records = "user_unknown", {}
         if named:
-            call = asyncio.get_running_loop().run_in_executor(self._executor, self._store.fetch, list(named))
             try:
-                found = await asyncio.wait_for(call, self._settings.timeout_ms / 1000)
-                records = dict(zip(named, found, strict=True))
+                records = dict(zip(named, await self._ask(list(named)), strict=True))
             except TimeoutError:
                 missing = "store_timeout"
             except Unavailable:
@@ -69,6 +69,12 @@ class Hydrator:
             if row.user_id is not None and records.get(row.user_id) is None:
                 row.trace.degrade(STAGE, missing)
         return [None if row.user_id is None else records.get(row.user_id) for row in rows]
+
+    async def _ask(self, user_ids: list[str]) -> list[UserRecord | None]:
+        if self._executor is None:
+            return self._store.fetch(user_ids)
+        call = asyncio.get_running_loop().run_in_executor(self._executor, self._store.fetch, user_ids)
+        return await asyncio.wait_for(call, self._settings.timeout_ms / 1000)
 
     def _fields(self, row: Row, record: UserRecord | None, now_s: float) -> dict:
         stored, unreadable = self._encoder.readable(record.features) if record else ({}, ())
@@ -79,3 +85,10 @@ class Hydrator:
             stored = {}
         row.profile = {**stored, **row.features}
         return {**row.profile, USER_ID: row.user_id}
+
+
+def _with_seeds(row: Row, items: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The row's history; seeds stand in front as liked items: a missing value counts as positive."""
+    if not len(row.seeds):
+        return items, values
+    return np.concatenate([row.seeds, items]), np.concatenate([np.full(len(row.seeds), np.nan), values])

@@ -7,39 +7,64 @@ and at last from the popular items.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from configs.settings import RankingSettings
+from features.eligibility import allowed, first_places
 from features.encoding import FIRST_KNOWN
 from ranking.rerank import Caps, select
 from serving.cursor import MAX_ITEMS
 from serving.preparation import Row
-from serving.ranked import RankedRow
+from serving.ranked import Ranked, RankedRow
 from serving.release import Release
 from serving.types import Slate
 
 STAGE = "post"
+DEPTH = 3
+"""A slate is first looked for among this many times k candidates."""
 
 
-def choose_slate(
-    row: Row,
-    ranked: RankedRow,
+def choose_slates(
+    rows: Sequence[Row],
+    ranked: Ranked,
     excluded: np.ndarray,
     release: Release,
     settings: RankingSettings,
     now_s: float,
-) -> Slate:
-    """The best k usable candidates of one user.
+) -> list[Slate]:
+    """The best k usable candidates of each user.
 
     Args:
-        excluded: [n] int32 item indices never to return.
+        excluded: [B, E] int32 item indices never to return, padded with 0.
         now_s: seconds since 1970, for items that appear or expire.
     """
-    usable = ranked.take(_usable(row, ranked.items, excluded, release, now_s))
     caps = _caps(release, settings)
+    # Without trade-offs the slate is the first usable ones, which are nearly always among the very first.
+    plain = not caps and not settings.diversity
+    depth = min(ranked.items.shape[1], DEPTH * max(row.k for row in rows)) if plain else ranked.items.shape[1]
+    usable = _usable(rows, ranked.items[:, :depth], excluded, release, now_s)
+    slates = []
+    for position, row in enumerate(rows):
+        places = np.flatnonzero(usable[position])
+        if len(places) < row.k and depth < ranked.items.shape[1]:
+            places = _usable_of(row, ranked.items[position], excluded[position], release, now_s)
+        if plain:
+            chosen = ranked.row(position, places[: row.k])
+        else:
+            chosen = _select(ranked.row(position, places), row.k, caps, settings.diversity, release)
+        slates.append(_slate(row, chosen, excluded[position], release, now_s))
+    return slates
+
+
+def _select(usable: RankedRow, k: int, caps: Caps, diversity: float, release: Release) -> RankedRow:
     # Reserves have scores of an earlier stage, which do not compare: without one they stay behind, in order.
     scores = np.where(usable.settled, usable.scores, np.nan)
-    chosen = usable.take(select(usable.items, scores, row.k, caps, settings.diversity, release.vectors))
+    return usable.take(select(usable.items, scores, k, caps, diversity, release.vectors))
+
+
+def _slate(row: Row, chosen: RankedRow, excluded: np.ndarray, release: Release, now_s: float) -> Slate:
     if len(chosen.items) < row.k:
         chosen = _backfill(row, chosen, excluded, release, now_s)
     more = len(chosen.items) == row.k and len(row.shown) + row.k < MAX_ITEMS
@@ -49,12 +74,18 @@ def choose_slate(
     return chosen.slate(row.k, row.trace, more)
 
 
-def _usable(row: Row, items: np.ndarray, excluded: np.ndarray, release: Release, now_s: float) -> np.ndarray:
-    """Places of items that may be shown, each item once."""
-    kept = _first_places(items) & release.catalogue.eligible(now_s)[items] & ~np.isin(items, excluded)
-    if row.filter:
-        kept &= release.catalogue.mask(row.filter)[items]
-    return np.flatnonzero(kept)
+def _usable(rows: Sequence[Row], items: np.ndarray, excluded: np.ndarray, release: Release, now_s: float) -> np.ndarray:
+    """Which of items [B, n] may be shown, each item once, [B, n] bool."""
+    kept = allowed(items, excluded, release.catalogue.eligible(now_s)) & first_places(items)
+    for position, row in enumerate(rows):
+        if row.filter:
+            kept[position] &= release.catalogue.mask(row.filter)[items[position]]
+    return kept
+
+
+def _usable_of(row: Row, items: np.ndarray, excluded: np.ndarray, release: Release, now_s: float) -> np.ndarray:
+    """Places of one user's items [n] that may be shown."""
+    return np.flatnonzero(_usable([row], items[None], excluded[None], release, now_s)[0])
 
 
 def _removed(row: Row, excluded: np.ndarray, release: Release, now_s: float) -> dict[str, int]:
@@ -72,17 +103,10 @@ def _removed(row: Row, excluded: np.ndarray, release: Release, now_s: float) -> 
     return {cause: count for cause, count in counts.items() if count}
 
 
-def _first_places(items: np.ndarray) -> np.ndarray:
-    """[n] bool: the first place of each item."""
-    first = np.zeros(len(items), bool)
-    first[np.unique(items, return_index=True)[1]] = True
-    return first
-
-
 def _backfill(row: Row, chosen: RankedRow, excluded: np.ndarray, release: Release, now_s: float) -> RankedRow:
     """Fill up with popular items, flagged, as far as the list of popular items goes."""
     unused = release.popular[~np.isin(release.popular, chosen.items)]
-    spare = unused[_usable(row, unused, excluded, release, now_s)][: row.k - len(chosen.items)]
+    spare = unused[_usable_of(row, unused, excluded, release, now_s)][: row.k - len(chosen.items)]
     if len(spare):
         row.trace.degrade(STAGE, "backfilled_popular")
     if len(chosen.items) + len(spare) < row.k:

@@ -15,6 +15,8 @@ from configs.errors import InvalidRequest
 from features.encoding import FIRST_KNOWN
 from features.schema import FeatureSchema
 from serving.cursor import decode_cursor
+from serving.priority import Priority
+from serving.quality import FULL, Limits
 from serving.release import Release
 from serving.schemas import RankRequest, RecommendRequest, SimilarRequest
 from serving.types import Trace
@@ -29,6 +31,8 @@ class Row:
     Attributes:
         k: items wanted.
         deadline_s: on the cascade's monotonic clock.
+        priority: who goes first when there are more than one batch holds.
+        limits: how much quality the row gets under overload.
         features: raw user and context fields that take precedence over stored ones.
         seeds, excluded: [n] int32 item indices; ``shown`` are those of earlier pages.
         items: [n] int32, the caller's own items (rank only).
@@ -50,6 +54,8 @@ class Row:
     debug: bool = False
     profile: Mapping[str, Any] = field(default_factory=dict)
     trace: Trace = field(default_factory=Trace)
+    priority: Priority = Priority.NORMAL
+    limits: Limits = FULL
 
 
 def prepare_recommend(request: RecommendRequest, release: Release, deadline_s: float, default_k: int) -> Row:

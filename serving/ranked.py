@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from features.ordering import falling
 from ranking.objectives import RECALL, combine
 from serving.types import Candidates, Slate, Trace
 
@@ -26,7 +27,7 @@ class RankedRow:
     objectives: np.ndarray | None
     names: tuple[str, ...]
 
-    def take(self, places: np.ndarray) -> RankedRow:
+    def take(self, places: np.ndarray | slice) -> RankedRow:
         return RankedRow(
             self.items[places],
             self.scores[places],
@@ -51,7 +52,7 @@ class RankedRow:
         )
 
     def slate(self, k: int, trace: Trace, more: bool = False) -> Slate:
-        best = self.take(np.arange(min(k, len(self.items))))
+        best = self.take(slice(k))
         return Slate(best.items, best.scores, best.sources, best.objectives, self.names, more, trace)
 
 
@@ -60,6 +61,7 @@ class Ranked:
     """Candidates of B users, best first, padded with 0; columns as in `RankedRow` with an axis of users.
 
     ``evidence`` [B, C] is what recall holds for each candidate; it stays with it whatever the order.
+    ``objectives`` [B, F, O] are of the first F candidates, which the last stage ranked.
     """
 
     items: np.ndarray
@@ -92,32 +94,47 @@ class Ranked:
             objectives = np.concatenate([self.evidence[:, :head, None], objectives], axis=2)
             names = (RECALL, *names)
         found = combine(objectives, names, weights)
-        scored = np.zeros(self.items.shape, bool)
-        scored[:, :head] = np.isfinite(found) & (self.items[:, :head] > 0)
-        scores = np.array(self.scores)
-        scores[:, :head] = np.where(scored[:, :head], found, scores[:, :head])
-        order = np.argsort(np.where(scored, -scores, np.inf), axis=1, kind="stable")
-        full = np.full((*self.items.shape, len(names)), np.nan, np.float32)
-        full[:, :head] = objectives
-        settled = np.where(scored.any(axis=1, keepdims=True), scored, self.settled)
+        scored = np.isfinite(found) & (self.items[:, :head] > 0)
+        order = falling(np.where(scored, found, -np.inf))
+        rows = np.arange(len(order))[:, None]
+
+        def sorted_head(column: np.ndarray, values: np.ndarray | None = None) -> np.ndarray:
+            """The column with its first F places in the new order; the others stay where they are."""
+            out = column.copy()
+            out[:, :head] = (column[:, :head] if values is None else values)[rows, order]
+            return out
+
+        ranked = scored.any(axis=1, keepdims=True)
+        settled = self.settled & ~ranked
         return Ranked(
-            np.take_along_axis(self.items, order, 1),
-            np.take_along_axis(scores, order, 1),
-            np.take_along_axis(self.sources, order, 1),
-            np.take_along_axis(settled, order, 1),
-            None if self.evidence is None else np.take_along_axis(self.evidence, order, 1),
-            np.take_along_axis(full, order[:, :, None], 1),
+            sorted_head(self.items),
+            sorted_head(self.scores, np.where(scored, found, self.scores[:, :head])),
+            sorted_head(self.sources),
+            sorted_head(settled, np.where(ranked, scored, self.settled[:, :head])),
+            None if self.evidence is None else sorted_head(self.evidence),
+            objectives[rows, order],
             names,
         )
 
-    def row(self, position: int) -> RankedRow:
-        """One user's candidates without the padding."""
-        found = RankedRow(
-            self.items[position],
-            self.scores[position],
-            self.sources[position],
-            self.settled[position],
-            None if self.objectives is None else self.objectives[position],
+    def row(self, position: int, places: np.ndarray | None = None) -> RankedRow:
+        """One user's candidates at the given places, or all without the padding."""
+        places = np.flatnonzero(self.items[position]) if places is None else places
+        return RankedRow(
+            self.items[position][places],
+            self.scores[position][places],
+            self.sources[position][places],
+            self.settled[position][places],
+            self._objectives_at(position, places),
             self.names,
         )
-        return found.take(np.flatnonzero(found.items))
+
+    def _objectives_at(self, position: int, places: np.ndarray) -> np.ndarray | None:
+        if self.objectives is None:
+            return None
+        objectives = self.objectives[position]
+        if places.max(initial=-1) < len(objectives):
+            return objectives[places]
+        out = np.full((len(places), objectives.shape[1]), np.nan, np.float32)
+        ranked = places < len(objectives)
+        out[ranked] = objectives[places[ranked]]
+        return out

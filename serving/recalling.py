@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
-from typing import Any
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,7 +26,11 @@ USER_TOWER = "models/user_tower/1/model.onnx"
 
 
 class LocalRecall:
-    """Answers `RecallQuery` and `SimilarQuery`. A source that raises or is late is named, never raised."""
+    """Answers `RecallQuery` and `SimilarQuery`. A source that raises or is late is named, never raised.
+
+    Args:
+        executor: threads for the sources that wait; the caller's own thread does what is computing.
+    """
 
     def __init__(
         self, tower: OnnxEngine, recall: Recall, catalogue: Catalogue, settings: RecallSettings, executor: Executor
@@ -46,25 +51,50 @@ class LocalRecall:
         tower = OnnxEngine(release.folder / USER_TOWER, tier=tier)
         return cls(tower, recall, release.catalogue, settings, executor)
 
-    async def __call__(self, query: RecallQuery | SimilarQuery, timeout_s: float) -> Candidates:
+    def __call__(self, query: RecallQuery | SimilarQuery) -> Candidates:
         if isinstance(query, SimilarQuery):
-            return _candidates(*await self._on_thread(self._similar, query))
+            return _candidates(*self._similar(query))
+        request = RecallRequest(query.users, None, query.excluded, self._eligible(query.filters, query.now_s))
+        started_s = time.monotonic()
+        # Those that wait are at work while the tower and the others compute.
+        threads = {
+            name: self._executor.submit(self._retrieve, name, request)
+            for name in self._quotas
+            if self._recall.sources[name].waits
+        }
+        took_ms: dict[str, float] = {}
+        with _timed("tower", took_ms):
+            request = replace(request, vectors=self._vectors(query.users))
+        found: dict[SourceName, SourceResult | None] = {}
         failed: list[tuple[str, str]] = []
-        request = await self._on_thread(self._request, query)
-        answers = await asyncio.gather(*(self._ask(name, request, failed) for name in self._quotas))
-        results = {name: answer for name, answer in zip(self._quotas, answers, strict=True) if answer is not None}
-        limit = self._settings.candidates
-        merged = await self._on_thread(merge, results, self._quotas, limit, rows=len(request))
-        return _candidates(merged, failed)
+        for name in sorted(self._quotas, key=threads.__contains__):
+            left_s = started_s + self._settings.sources[name].timeout_ms / 1000 - time.monotonic()
+            with _timed(name, took_ms):
+                found[name] = self._answer(name, request, threads.get(name), left_s, failed)
+        results = {name: result for name in self._quotas if (result := found[name]) is not None}
+        with _timed("merge", took_ms):
+            merged = merge(results, self._quotas, self._settings.candidates, rows=len(request))
+        return replace(_candidates(merged, failed), timings_ms=took_ms)
 
-    async def _ask(
-        self, name: SourceName, request: RecallRequest, failed: list[tuple[str, str]]
+    def _retrieve(self, name: SourceName, request: RecallRequest) -> SourceResult:
+        return self._recall.sources[name].retrieve(request, self._quotas[name])
+
+    def _answer(
+        self,
+        name: SourceName,
+        request: RecallRequest,
+        thread: Future[SourceResult] | None,
+        left_s: float,
+        failed: list[tuple[str, str]],
     ) -> SourceResult | None:
-        """One source's answer, or None with the reason noted."""
-        call = self._on_thread(self._recall.sources[name].retrieve, request, self._quotas[name])
+        """One source's answer, or None with the reason noted. One whose time is up before its turn has none."""
         try:
-            result = await asyncio.wait_for(call, self._settings.sources[name].timeout_ms / 1000)
+            if thread is None and left_s <= 0:
+                raise TimeoutError
+            result = self._retrieve(name, request) if thread is None else thread.result(max(0.0, left_s))
         except TimeoutError:
+            if thread is not None:
+                thread.cancel()
             failed.append((name, "timeout"))
             return None
         except Exception as error:  # the edge between a request and one of several sources
@@ -73,10 +103,6 @@ class LocalRecall:
             return None
         failed += failure_of(name, result)
         return result
-
-    def _request(self, query: RecallQuery) -> RecallRequest:
-        eligible = self._eligible(query.filters, query.now_s)
-        return RecallRequest(query.users, self._vectors(query.users), query.excluded, eligible)
 
     def _vectors(self, users: UserBatch) -> np.ndarray | None:
         try:
@@ -98,9 +124,12 @@ class LocalRecall:
             return np.stack([eligible & self._catalogue.mask(f) if f else eligible for f in filters])
         return None if eligible[FIRST_KNOWN:].all() else eligible
 
-    async def _on_thread(self, work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, lambda: work(*args, **kwargs))
+
+@contextmanager
+def _timed(part: str, took_ms: dict[str, float]) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    took_ms[part] = (time.perf_counter() - started) * 1000
 
 
 def _candidates(merged: Merged, failed: Sequence[tuple[str, str]]) -> Candidates:

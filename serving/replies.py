@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,11 +34,10 @@ def build_reply(
     """The reply as plain JSON values; `serving.schemas.Reply` documents it. Times in seconds."""
     ids = release.catalogue.ids(slate.items)
     own = len(row.items) > 0
+    metadata = release.catalogue.metadata(slate.items)
     items = [
-        {"id": i, "score": _finite(score), **_provenance(int(mask), own), "metadata": metadata}
-        for i, score, mask, metadata in zip(
-            ids, slate.scores.tolist(), slate.sources, release.catalogue.metadata(slate.items), strict=True
-        )
+        {"id": i, "score": _finite(score), **_provenance(mask, own), "metadata": about}
+        for i, score, mask, about in zip(ids, slate.scores.tolist(), slate.sources.tolist(), metadata, strict=True)
     ]
     if own:
         items += [{"id": i, "score": None, "source": FROM_REQUEST, "reasons": [], "metadata": {}} for i in row.unknown]
@@ -72,7 +72,8 @@ def impression(reply: dict[str, Any], row: Row, scene: str | None, time_s: float
     }
 
 
-def _provenance(mask: int, own: bool) -> dict[str, Any]:
+@cache
+def _provenance(mask: int, own: bool) -> Mapping[str, Any]:
     names = source_names(mask) or [FROM_REQUEST if own else FALLBACK]
     return {"source": names[0], "reasons": [REASONS[name] for name in names]}
 

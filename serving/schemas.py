@@ -19,12 +19,14 @@ from pydantic import (
 )
 
 from features.parsing import MAX_ID_LENGTH
+from serving.priority import HEADER, Priority
 
 MAX_K = 500
 MAX_IDS = 1_000
 MAX_SEEDS = 100
 MAX_FIELDS = 64
-MAX_TIMEOUT_MS = 10_000
+MAX_TIMEOUT_MS = 1_000
+"""A gateway replica that has not answered by then hangs, and another one is asked."""
 MAX_CURSOR = 16_384
 
 
@@ -74,6 +76,43 @@ class _UserRequest(_Contract):
     )
     timeout_ms: Timeout | None = None
     debug: StrictBool = Field(False, description="add stage timings, counts and removals to the reply")
+
+
+class CallHeaders(BaseModel):
+    """What a call may say about itself beside its body."""
+
+    model_config = ConfigDict(frozen=True)
+
+    priority: Priority = Field(
+        default=Priority.NORMAL, alias=HEADER, description="under load, high is served first and low is refused first"
+    )
+    idempotency_key: str | None = Field(
+        default=None,
+        alias="Idempotency-Key",
+        pattern=r"^[\x21-\x7e]{1,128}$",
+        description="a repeat of a call with the same key is recorded once; 1 to 128 printable characters",
+    )
+    request_start: str | None = Field(
+        default=None,
+        alias="X-Request-Start",
+        description="when the call reached the proxy, `t=<milliseconds since 1970>`; its deadline counts from then. "
+        "The proxy states it, callers need not",
+    )
+
+    def waited_s(self, wall_s: float) -> float:
+        """Seconds the call waited in the proxy; 0 when nobody says, or says what cannot be.
+
+        Args:
+            wall_s: seconds since 1970.
+        """
+        digits = (self.request_start or "").removeprefix("t=")
+        if not digits.isdecimal() or len(digits) > 15:
+            return 0.0
+        waited_s = wall_s - int(digits) / 1000
+        return waited_s if 0 < waited_s <= MAX_TIMEOUT_MS / 1000 else 0.0
+
+
+NO_HEADERS = CallHeaders()
 
 
 class RecommendRequest(_UserRequest):
@@ -184,9 +223,12 @@ class Status(BaseModel):
     users: int
     objectives: list[str]
     plan: dict[str, str] = Field(description="where each stage runs: `fused` or `handle`")
+    tiers: dict[str, str] = Field(description="what each stage runs on: `cpu`, `gpu` or `npu`")
     uptime_s: float
     requests: int = Field(description="replies given by this replica, health probes included")
     degraded: int = Field(description="replies of them that were degraded")
     errors: int = Field(description="requests that failed")
+    refused: int = Field(description="requests refused for overload")
+    quality_step: int = Field(description="steps of quality given up for overload; 0: none")
     impressions_written: int
     impressions_dropped: int = Field(description="impressions that could not be kept")

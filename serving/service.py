@@ -10,20 +10,25 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from configs.errors import DeadlineExceeded, OfflineError, RecpoolError, Unavailable
-from configs.settings import STAGES, ServingSettings, Settings
+from configs.settings import STAGES, Settings
 from features.background_writer import BackgroundWriter
 from features.event_log import SqliteEventLog
 from features.store import open_store
 from pool.repository import ReleaseRepository
+from serving.admission import Admission
 from serving.cascade import Cascade
-from serving.coalescing import Coalescer
+from serving.coalescing import Coalescer, Work
 from serving.hydration import Hydrator
+from serving.idempotency import recommendation_id
+from serving.lanes import Lanes, RunBatch
 from serving.preparation import Row, prepare_rank, prepare_recommend, prepare_similar
+from serving.priority import Priority
+from serving.quality import POPULAR, QualityController
 from serving.release import Release
 from serving.replies import build_reply, impression
-from serving.schemas import RankRequest, RecommendRequest, SimilarRequest
-from serving.stages import load_stage, stage_threads
-from serving.types import StageCaller
+from serving.schemas import NO_HEADERS, CallHeaders, RankRequest, RecommendRequest, SimilarRequest
+from serving.stages import in_place, load_stage, on_thread, stage_threads
+from serving.types import Slate, StageCaller
 
 log = logging.getLogger("recpool.service")
 
@@ -36,14 +41,18 @@ STAGE_LIMIT_S = 1.0
 
 
 class _Live:
-    """A release being served: its cascade, and the queues in front of it, one a kind of request."""
+    """A release being served: its cascade, and the kinds of work it does.
 
-    def __init__(self, release: Release, cascade: Cascade, settings: ServingSettings):
+    Args:
+        place: makes a kind of work run where it should.
+    """
+
+    def __init__(self, release: Release, cascade: Cascade, place: Callable[[RunBatch], RunBatch]):
         self.release = release
         self.cascade = cascade
-        self.recommend = Coalescer(cascade.recommend, settings.max_batch_rows, settings.lanes)
-        self.rank = Coalescer(cascade.rank, settings.max_batch_rows, settings.lanes)
-        self.similar = Coalescer(cascade.similar, settings.max_batch_rows, settings.lanes)
+        self.recommend = Work("recommend", place(cascade.recommend))
+        self.rank = Work("rank", place(cascade.rank))
+        self.similar = Work("similar", place(cascade.similar))
 
 
 class Service:
@@ -51,15 +60,29 @@ class Service:
 
     Args:
         stages: callers of the stages that run elsewhere; the others run here.
+        tiers: the tier of each stage; cpu for one that is not in it.
     """
 
-    def __init__(self, settings: Settings, stages: Mapping[str, StageCaller] | None = None):
+    def __init__(
+        self,
+        settings: Settings,
+        stages: Mapping[str, StageCaller] | None = None,
+        tiers: Mapping[str, str] | None = None,
+    ):
         self._settings = settings
         self._remote = dict(stages or {})
+        self._tiers = {name: (tiers or {}).get(name, "cpu") for name in STAGES}
         self._repository = ReleaseRepository(settings.releases_folder)
         self._executor = stage_threads(settings.ranking.threads)
+        # A stage elsewhere is awaited on the loop that its handle belongs to.
+        self._all_here = not self._remote
+        self._lanes = Lanes(settings.serving.lanes, settings.ranking.threads or 1)
         self._store = open_store(settings.store, settings.store_folder)
         self._impressions = _open_impressions(settings)
+        serving = settings.serving
+        self._quality = QualityController(settings.overload)
+        self._admission = Admission(settings.overload, serving.max_batch_rows, serving.lanes, self._quality)
+        self._queue = Coalescer(self._admission, serving.lanes)
         self._live: _Live | None = None
         self._why_not_ready = "no release is loaded yet"
         self._started_s = time.time()
@@ -102,45 +125,56 @@ class Service:
     def _build(self, version: str) -> _Live:
         release = Release.load(self._repository, version)
         settings = self._settings
-        stages = {
-            name: self._remote.get(name) or load_stage(name, release, settings, self._executor) for name in STAGES
-        }
-        hydrator = Hydrator(self._store, release.encoder, settings.store, self._executor)
+        stages = {name: self._remote.get(name) or self._local_stage(name, release) for name in STAGES}
+        # What is mapped into memory is read in place; a server's answer is waited for on a thread.
+        threads = None if settings.store.kind == "embedded" else self._executor
+        hydrator = Hydrator(self._store, release.encoder, settings.store, threads)
         cascade = Cascade(release, stages, hydrator, settings.recall, settings.ranking, STAGE_LIMIT_S)
-        return _Live(release, cascade, settings.serving)
+        return _Live(release, cascade, self._lanes.on_lane if self._all_here else _in_loop)
+
+    def _local_stage(self, name: str, release: Release) -> StageCaller:
+        stage = load_stage(name, release, self._settings, self._executor, self._tiers[name])
+        return in_place(stage) if self._all_here else on_thread(stage, self._executor)
 
     async def close(self) -> None:
         if self._impressions is not None:
             self._impressions.close()
+        self._lanes.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._store.close()
 
-    async def recommend(self, request: RecommendRequest) -> dict[str, Any]:
+    async def recommend(self, request: RecommendRequest, headers: CallHeaders = NO_HEADERS) -> dict[str, Any]:
         """Reply to a recommend request; see `serving.schemas.Reply`.
 
         Raises:
-            InvalidRequest: a field is wrong. Unavailable: not ready.
+            InvalidRequest: a field is wrong. Unavailable: not ready. Overloaded: too busy to answer in time.
         """
-        started, live = time.monotonic(), self._require_live()
+        started, live = _arrival_s(headers), self._require_live()
         default_k = self._settings.serving.default_k
-        row = await self._prepare(prepare_recommend, request, live.release, self._deadline(request, started), default_k)
-        reply = await self._answer(live, live.recommend, row, started, request.debug)
+        deadline_s = self._admit(live.recommend, request, headers.priority, started)
+        row = await self._prepare(prepare_recommend, request, live.release, deadline_s, default_k)
+        reply = await self._answer(live, live.recommend, row, headers.priority, started, request.debug)
+        reply["recommendation_id"] = recommendation_id(
+            headers.idempotency_key, request.user_id, request.scene, request.cursor
+        )
         if not request.dry_run:
             self._log(impression(reply, row, request.scene, time.time()))
         return reply
 
-    async def rank(self, request: RankRequest) -> dict[str, Any]:
+    async def rank(self, request: RankRequest, headers: CallHeaders = NO_HEADERS) -> dict[str, Any]:
         """Order the caller's own items; unknown ones come last, without a score."""
-        started, live = time.monotonic(), self._require_live()
-        row = await self._prepare(prepare_rank, request, live.release, self._deadline(request, started))
-        return await self._answer(live, live.rank, row, started, request.debug)
+        started, live = _arrival_s(headers), self._require_live()
+        deadline_s = self._admit(live.rank, request, headers.priority, started)
+        row = await self._prepare(prepare_rank, request, live.release, deadline_s)
+        return await self._answer(live, live.rank, row, headers.priority, started, request.debug)
 
-    async def similar(self, request: SimilarRequest) -> dict[str, Any]:
+    async def similar(self, request: SimilarRequest, headers: CallHeaders = NO_HEADERS) -> dict[str, Any]:
         """Items like the given ones."""
-        started, live = time.monotonic(), self._require_live()
+        started, live = _arrival_s(headers), self._require_live()
         default_k = self._settings.serving.default_k
-        row = await self._prepare(prepare_similar, request, live.release, self._deadline(request, started), default_k)
-        return await self._answer(live, live.similar, row, started, debug=False)
+        deadline_s = self._admit(live.similar, request, headers.priority, started)
+        row = await self._prepare(prepare_similar, request, live.release, deadline_s, default_k)
+        return await self._answer(live, live.similar, row, headers.priority, started, debug=False)
 
     def status(self) -> dict[str, Any]:
         """What runs here; see `serving.schemas.Status`."""
@@ -152,8 +186,11 @@ class Service:
             "users": release.manifest.users if release else 0,
             "objectives": list(release.objectives) if release else [],
             "plan": {name: "handle" if name in self._remote else "fused" for name in STAGES},
+            "tiers": self._tiers,
             "uptime_s": round(time.time() - self._started_s, 3),
             **self._counts,
+            "refused": self._admission.refused.total(),
+            "quality_step": self._quality.step,
             "impressions_written": self._impressions.written if self._impressions else 0,
             "impressions_dropped": self._unlogged,
         }
@@ -176,13 +213,21 @@ class Service:
         if self._impressions is None or not self._impressions.submit(record):
             self._unlogged += 1
 
-    async def _answer(self, live: _Live, queue: Coalescer, row: Row, started: float, debug: bool) -> dict[str, Any]:
-        """The reply, inside the row's deadline: when the cascade is late, popular items."""
+    def _admit(
+        self, work: Work, request: RecommendRequest | RankRequest | SimilarRequest, priority: Priority, started: float
+    ) -> float:
+        """The request's deadline. Raises Overloaded when the answer would come after it."""
+        deadline_s = self._deadline(request, started)
+        self._admission.check(work.kind, priority, deadline_s, time.monotonic())
+        return deadline_s
+
+    async def _answer(
+        self, live: _Live, work: Work, row: Row, priority: Priority, started: float, debug: bool
+    ) -> dict[str, Any]:
+        """The reply, inside the row's deadline: when the cascade is late or must not be asked, popular items."""
+        row.priority, row.limits = priority, self._quality.limits(priority, time.monotonic())
         try:
-            try:
-                slate = await asyncio.wait_for(queue.submit(row), max(0.0, row.deadline_s - time.monotonic()))
-            except TimeoutError:
-                slate = live.cascade.fallback(row)
+            slate = await self._slate(live, work, row, started)
             reply = build_reply(row, slate, live.release, started, time.monotonic(), debug)
         except Exception:
             self._counts["errors"] += 1
@@ -190,6 +235,15 @@ class Service:
         self._counts["requests"] += 1
         self._counts["degraded"] += bool(reply["degraded"])
         return reply
+
+    async def _slate(self, live: _Live, work: Work, row: Row, started: float) -> Slate:
+        if not row.limits.stages:
+            return live.cascade.fallback(row, POPULAR)
+        try:
+            left_s = max(0.0, row.deadline_s - time.monotonic())
+            return await asyncio.wait_for(self._queue.submit(row, work, started), left_s)
+        except (TimeoutError, DeadlineExceeded):
+            return live.cascade.fallback(row)
 
     def _require_live(self) -> _Live:
         if self._live is None:
@@ -199,6 +253,15 @@ class Service:
     def _deadline(self, request: RecommendRequest | RankRequest | SimilarRequest, started: float) -> float:
         timeout_ms = request.timeout_ms or self._settings.serving.default_timeout_ms
         return started + (timeout_ms - REPLY_RESERVE_MS) / 1000
+
+
+def _in_loop(run: RunBatch) -> RunBatch:
+    return run
+
+
+def _arrival_s(headers: CallHeaders) -> float:
+    """When the call reached the service, its proxy included, on the monotonic clock."""
+    return time.monotonic() - headers.waited_s(time.time())
 
 
 def _open_impressions(settings: Settings) -> BackgroundWriter | None:

@@ -7,39 +7,60 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
 from configs.errors import NotFound
 from configs.settings import STAGES, Settings
-from pool.engines.threads import pin_threads
+from pool.engines.threads import pin_process, pin_threads
 from ranking.store import RankStage
 from serving.recalling import LocalRecall
 from serving.release import Release
-from serving.types import RankQuery, StageCaller
+from serving.types import LocalStage, RankQuery, StageCaller
 
 
-def stage_threads(cores: int) -> ThreadPoolExecutor:
-    """Threads that stages and sources wait on side by side; each computes on no more cores than the slice has."""
-    pin_threads(cores)
+def stage_threads(cores: int | None) -> ThreadPoolExecutor:
+    """Threads that stages and sources wait on side by side; each computes on no more cores than the slice has.
+
+    Args:
+        cores: absent: one.
+    """
+    cores = cores or 1
+    pin_process(cores)
     return ThreadPoolExecutor(max_workers=8, thread_name_prefix="stage", initializer=pin_threads, initargs=(cores,))
 
 
 class LocalRanker:
-    """A ranker called on a thread, so that the event loop keeps turning while it computes."""
+    """Answers `RankQuery` with objectives [B, C, O] float32, NaN at padding."""
 
-    def __init__(self, ranker: RankStage, executor: Executor):
+    def __init__(self, ranker: RankStage):
         self._ranker = ranker
-        self._executor = executor
 
-    async def __call__(self, query: RankQuery, timeout_s: float) -> np.ndarray:
-        """Objectives [B, C, O] float32; NaN at padding."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor, self._ranker.rank, query.users, query.items)
+    def __call__(self, query: RankQuery) -> np.ndarray:
+        return self._ranker.rank(query.users, query.items)
 
 
-def load_stage(name: str, release: Release, settings: Settings, executor: Executor, tier: str = "cpu") -> StageCaller:
-    """Load one stage of a release.
+def in_place(stage: LocalStage) -> StageCaller:
+    """The stage on the caller's own thread, for those who have a thread to spare: `serving.lanes`."""
+
+    async def call(query: Any, timeout_s: float) -> Any:
+        return stage(query)
+
+    return call
+
+
+def on_thread(stage: LocalStage, executor: Executor) -> StageCaller:
+    """The stage on another thread, so that the caller's event loop keeps turning while it computes."""
+
+    async def call(query: Any, timeout_s: float) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(executor, stage, query)
+
+    return call
+
+
+def load_stage(name: str, release: Release, settings: Settings, executor: Executor, tier: str = "cpu") -> LocalStage:
+    """Load one stage of a release; recall's sources go to ``executor``, side by side.
 
     Raises:
         NotFound: no such stage; lists the known ones. ArtifactError: a file of it is missing or damaged.
@@ -49,4 +70,4 @@ def load_stage(name: str, release: Release, settings: Settings, executor: Execut
     if name == "recall":
         return LocalRecall.load(release, settings.recall, executor, tier)
     ranking = settings.ranking
-    return LocalRanker(RankStage.load(release.folder, name, ranking.engine, ranking.threads, tier), executor)
+    return LocalRanker(RankStage.load(release.folder, name, ranking.engine, ranking.threads or 1, tier))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,12 +47,14 @@ class Candidates:
     """What recall found: items [B, C] int32 padded with 0, scores [B, C] float32, sources [B, C] uint8 bitmask.
 
     ``failed`` names sources that raised or came late, with the reason; their share is missing.
+    ``timings_ms`` says what the parts of recall took.
     """
 
     items: np.ndarray
     scores: np.ndarray
     sources: np.ndarray
     failed: tuple[tuple[str, str], ...] = ()
+    timings_ms: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,9 @@ class RankQuery:
     users: UserBatch
     items: np.ndarray
 
+
+LocalStage = Callable[[Any], Any]
+"""``stage(query)``, which blocks until it has the answer."""
 
 StageCaller = Callable[[Any, float], Awaitable[Any]]
 """``await caller(query, timeout_s)``; a local implementation or a handle to another process."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import faiss
 import torch
 
@@ -16,3 +18,14 @@ def pin_threads(count: int) -> None:
     assert count >= 1
     faiss.omp_set_num_threads(count)  # type: ignore[attr-defined]
     torch.set_num_threads(count)
+
+
+def pin_process(count: int) -> None:
+    """`pin_threads`, and torch's pool for operators side by side, which nobody here needs wider.
+
+    Libraries that read their limit when they load, such as numpy's, are held by variables of the process.
+    """
+    pin_threads(count)
+    if torch.get_num_interop_threads() != count:
+        with suppress(RuntimeError):  # it can be set once a process; whoever was first has decided
+            torch.set_num_interop_threads(count)

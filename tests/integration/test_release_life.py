@@ -88,7 +88,7 @@ def copy_release(settings, damage) -> str:
 
 async def test_people_are_recommended_what_their_group_likes(service):
     for user in (0, 1):
-        request = RecommendRequest(user_id=f"u/{user} é", k=5, exclude_seen=False, timeout_ms=10_000)
+        request = RecommendRequest(user_id=f"u/{user} é", k=5, exclude_seen=False, timeout_ms=1_000)
         reply = await service.recommend(request)
         half = [int(item["id"].split()[1].split("/")[0]) // (ITEMS // 2) for item in reply["items"]]
         assert reply["degraded"] == []
@@ -96,7 +96,7 @@ async def test_people_are_recommended_what_their_group_likes(service):
 
 
 async def test_concurrent_callers_each_get_what_they_would_get_alone(service):
-    asks = [RecommendRequest(user_id=f"u/{u} é", k=4 + u, timeout_ms=10_000, dry_run=True) for u in range(6)]
+    asks = [RecommendRequest(user_id=f"u/{u} é", k=4 + u, timeout_ms=1_000, dry_run=True) for u in range(6)]
     together = await asyncio.gather(*(service.recommend(ask) for ask in asks))
     for ask, reply in zip(asks, together, strict=True):
         alone = await service.recommend(ask)
@@ -112,7 +112,7 @@ async def test_a_deadline_too_short_for_anything_is_still_answered(service):
 
 
 async def test_impressions_are_logged_unless_it_was_a_dry_run(service, settings):
-    shown = await service.recommend(RecommendRequest(user_id="u/1 é", k=3, scene="home", timeout_ms=10_000))
+    shown = await service.recommend(RecommendRequest(user_id="u/1 é", k=3, scene="home", timeout_ms=1_000))
     await service.recommend(RecommendRequest(user_id="u/1 é", k=3, dry_run=True))
     service._impressions.close()
     log = SqliteEventLog(settings.event_log_file)
@@ -132,7 +132,7 @@ async def test_scores_in_the_reply_are_those_of_the_trained_model(service, setti
     users = users.with_history(*release.encoder.encode_histories([items], [np.array(record.values)]))
     wanted = [f"i {i}/ß" for i in range(8)]
     expected = stage.rank(users, release.encoder.item_ids.indices(wanted)[None, :])[0, :, 0]
-    reply = await service.rank(RankRequest(user_id="u/3 é", item_ids=wanted, timeout_ms=10_000))
+    reply = await service.rank(RankRequest(user_id="u/3 é", item_ids=wanted, timeout_ms=1_000))
     found = {item["id"]: item["score"] for item in reply["items"]}
     assert np.allclose([found[i] for i in wanted], expected, atol=1e-5)
 
@@ -151,7 +151,7 @@ async def test_a_release_whose_parts_do_not_fit_is_refused_and_the_running_one_s
     version = copy_release(settings, damage)
     with pytest.raises(ArtifactError, match=named):
         await service.load(version)
-    reply = await service.recommend(RecommendRequest(k=3, timeout_ms=10_000))
+    reply = await service.recommend(RecommendRequest(k=3, timeout_ms=1_000))
     assert reply["versions"]["release"] == "1" and reply["returned"] == 3
 
 

@@ -56,8 +56,8 @@ def test_one_entry_of_a_mapping_changes_and_the_others_stay(profile, monkeypatch
     assert settings.recall.sources["fresh"].timeout_ms == 9
     assert settings.ranking.weights == {**before.ranking.weights, "like": 0.5}
     assert {name: stage.fused for name, stage in settings.plan.stages.items()} == {
-        "recall": True,
-        "coarse": True,
+        "recall": None,
+        "coarse": None,
         "fine": False,
     }
 

@@ -3,28 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
-from deployments import cli
 from deployments.cli_ingest import _pairs
 from deployments.console import _Lines
-
-
-@pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    """Run the command in a fresh home; returns exit code, standard output and standard error."""
-    monkeypatch.setenv("RECPOOL_HOME", str(tmp_path))
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["recpool", *words])
-        with pytest.raises(SystemExit) as exit_:
-            cli.main()
-        said = capsys.readouterr()
-        return int(exit_.value.code or 0), said.out, said.err
-
-    return call
 
 
 def test_an_offline_error_is_a_message_on_standard_error_and_exit_code_2(run):

@@ -89,7 +89,7 @@ def test_two_commands_at_once_are_a_conflict(cluster):
 
 def test_a_start_that_fails_says_what_ray_said_and_can_be_cleared_away(cluster, monkeypatch):
     code = "import subprocess, sys; print('no room for the store'); subprocess.Popen(['sleep', '60']); sys.exit(3)"
-    monkeypatch.setattr(module, "_start_command", lambda folders, ports: [*PYTHON, code])
+    monkeypatch.setattr(module, "_start_command", lambda *_: [*PYTHON, code])
     with pytest.raises(Unavailable, match="(?s)exit code 3.*no room for the store"):
         cluster.start(build_settings({"home": str(cluster.folders.home)}))
     assert cluster.stop() == 1

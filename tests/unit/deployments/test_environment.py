@@ -23,9 +23,9 @@ from deployments.environment import (
     is_free,
     write_files,
 )
-from serving.schemas import MAX_TIMEOUT_MS
 
 PORTS = Ports(1, 2, 3, 4, 5001, 6001, 7, 8)
+SETTINGS = build_settings({})
 
 
 def test_chosen_ports_are_free_and_distinct():
@@ -49,25 +49,17 @@ def test_sockets_stay_below_the_home_unless_its_path_is_too_long():
     assert long.ray != other.ray
 
 
-def test_the_proxy_waits_longer_than_any_deadline_and_retries_what_failed():
+def test_serving_does_not_yield_to_everything_else_on_the_machine():
     variables = cluster_environment(build_settings({}), Folders(Path("/h")), PORTS)
-    assert int(variables["RAY_SERVE_HAPROXY_TIMEOUT_SERVER_S"]) * 1000 > MAX_TIMEOUT_MS
-    assert "502" in variables["RAY_SERVE_HAPROXY_RETRY_ON"]
     assert variables["RAY_worker_niceness"] == "0"
-
-
-def test_every_haproxy_file_lies_in_our_own_folder():
-    variables = cluster_environment(build_settings({}), Folders(Path("/h")), PORTS)
-    paths = [value for name, value in variables.items() if "HAPROXY" in name and value.startswith("/")]
-    assert len(paths) == 6
-    assert all(path.startswith("/h/run/hap") for path in paths)
+    assert variables["RAY_SERVE_HAPROXY_BINARY_PATH"].startswith("/h/run/hap/")
 
 
 def test_the_token_is_private_and_kept(tmp_path):
     folders = Folders(tmp_path)
-    write_files(folders, PORTS)
+    write_files(SETTINGS, folders, PORTS)
     first = folders.token.read_text()
-    write_files(folders, PORTS)
+    write_files(SETTINGS, folders, PORTS)
     assert folders.token.read_text() == first
     assert len(first) >= 32
     assert stat.S_IMODE(folders.token.stat().st_mode) == 0o600
@@ -81,8 +73,8 @@ def long_home(tmp_path, monkeypatch) -> Folders:
 
 
 def test_the_folder_for_a_long_home_is_for_its_owner_alone(long_home):
-    write_files(long_home, PORTS)
-    write_files(long_home, PORTS)
+    write_files(SETTINGS, long_home, PORTS)
+    write_files(SETTINGS, long_home, PORTS)
     assert stat.S_IMODE(long_home.sockets.stat().st_mode) == 0o700
 
 
@@ -90,7 +82,7 @@ def test_a_folder_that_others_may_write_to_is_refused_with_a_remedy(long_home):
     long_home.sockets.mkdir()
     long_home.sockets.chmod(0o770)
     with pytest.raises(Conflict, match="RECPOOL_HOME"):
-        write_files(long_home, PORTS)
+        write_files(SETTINGS, long_home, PORTS)
     assert list(long_home.sockets.iterdir()) == []
 
 
@@ -98,7 +90,7 @@ def test_a_folder_of_another_user_is_refused(long_home, monkeypatch):
     long_home.sockets.mkdir(mode=0o700)
     monkeypatch.setattr(os, "getuid", lambda: long_home.sockets.stat().st_uid + 1)
     with pytest.raises(Conflict):
-        write_files(long_home, PORTS)
+        write_files(SETTINGS, long_home, PORTS)
 
 
 def test_a_link_to_a_folder_of_ours_is_refused_and_nothing_behind_it_is_removed(long_home, tmp_path):
@@ -106,38 +98,13 @@ def test_a_link_to_a_folder_of_ours_is_refused_and_nothing_behind_it_is_removed(
     kept.mkdir(parents=True)
     long_home.sockets.symlink_to(tmp_path / "ours")
     with pytest.raises(Conflict):
-        write_files(long_home, PORTS)
+        write_files(SETTINGS, long_home, PORTS)
     assert kept.is_dir()
 
 
 def test_the_shell_snippet_sets_what_rays_tools_need(tmp_path):
     folders = Folders(tmp_path / "home with space")
-    write_files(folders, PORTS)
+    write_files(SETTINGS, folders, PORTS)
     script = f'. {shlex.quote(str(folders.shell))} && printf %s "$RECPOOL_HOME|$RAY_DASHBOARD_ADDRESS"'
     said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
     assert said == f"{folders.home}|{client_environment(folders, PORTS)['RAY_DASHBOARD_ADDRESS']}"
-
-
-def test_the_launcher_moves_open_ports_to_loopback_before_haproxy_starts(tmp_path):
-    folders = Folders(tmp_path)
-    write_files(folders, PORTS)
-    launcher, config = folders.haproxy / "haproxy.sh", folders.haproxy / "node" / "haproxy.cfg"
-    config.parent.mkdir()
-    lines = [
-        "frontend prometheus",
-        "    bind :6001",
-        "frontend http",
-        "    bind 127.0.0.1:8000",
-        "listen stats",
-    ]
-    config.write_text("\n".join([*lines, "  bind *:5001", "    log global", ""]))
-    script = launcher.read_text().rsplit("exec ", 1)[0] + 'echo "$@"\n'
-    launcher.write_text(script)
-    said = subprocess.run([str(launcher), "-f", str(config)], capture_output=True, text=True, check=True).stdout
-    assert said.split() == ["-f", str(config)]
-    written = config.read_text()
-    assert "bind 127.0.0.1:6001" in written
-    assert "bind 127.0.0.1:5001" in written
-    assert "bind *" not in written
-    assert "log global" not in written
-    assert os.access(launcher, os.X_OK)

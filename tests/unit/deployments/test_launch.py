@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from configs.errors import ArtifactError, Conflict
+from configs.errors import ArtifactError, ConfigError, Conflict
 from configs.settings import build_settings
 from deployments import launch
 from deployments.cluster import ClusterRecord, settings_digest
@@ -69,7 +69,7 @@ def cluster(monkeypatch, version) -> FakeCluster:
     monkeypatch.setattr(launch, "ensure_release", lambda *_: version)
     monkeypatch.setattr(launch, "is_free", lambda *_: True)
     monkeypatch.setattr(launch, "why_not_ready", lambda *_: "serves another release")
-    monkeypatch.setattr(Launch, "_roll_out", lambda self, record, version: cluster.done.append("roll out"))
+    monkeypatch.setattr(Launch, "_roll_out", lambda self, record, plan, version: cluster.done.append("roll out"))
     monkeypatch.setattr(Launch, "_describe", lambda self, record, version: SimpleNamespace(release=version))
     return cluster
 
@@ -107,5 +107,20 @@ def test_a_port_that_the_cluster_itself_holds_is_not_taken(cluster, up, settings
 
 def test_the_same_settings_and_another_release_restart_nothing(cluster, up, settings):
     cluster.running = replace(RECORD, settings=settings_digest(settings))
+    up()
+    assert cluster.done == ["roll out"]
+
+
+@pytest.mark.parametrize("plan", [{"tier": "npu"}, {"replicas": 1000, "share_milli": 1000}])
+def test_a_plan_that_the_machine_has_no_room_for_is_refused_before_anything_is_ended(cluster, settings, plan):
+    wanted = build_settings({"home": settings.home, "plan": {"gateway": plan}})
+    with pytest.raises(ConfigError, match=r"plan\.gateway"):
+        Launch(wanted, "default", {}, lambda stage, fraction: None).up()
+    assert cluster.done == []
+
+
+def test_a_plan_is_made_for_the_cluster_that_runs_rather_than_for_the_machine(cluster, up, settings, monkeypatch):
+    cluster.running = replace(RECORD, settings=settings_digest(settings), resources={"CPU": 1.0})
+    monkeypatch.setattr(launch, "machine_resources", lambda: pytest.fail("the machine was asked"))
     up()
     assert cluster.done == ["roll out"]

@@ -23,7 +23,8 @@ for code in (wait, ignore):
 
 
 @pytest.fixture
-def orphans():
+def orphans(monkeypatch):
+    monkeypatch.setattr(processes, "TERM_GRACE_S", 0.3)  # one of them will not be asked nicely
     since_s = time.time()
     leader = subprocess.Popen([sys.executable, "-c", LEADER], start_new_session=True)
     leader.wait(30)
@@ -31,8 +32,7 @@ def orphans():
     processes.end(processes.session_members(leader.pid, since_s))
 
 
-def test_orphans_of_a_session_are_found_and_ended_even_when_they_ignore_sigterm(orphans, monkeypatch):
-    monkeypatch.setattr(processes, "TERM_GRACE_S", 0.3)
+def test_orphans_of_a_session_are_found_and_ended_even_when_they_ignore_sigterm(orphans):
     session, since_s = orphans
     members = processes.session_members(session, since_s)
     assert len(members) == 2

@@ -9,10 +9,17 @@ import yaml
 from ray.serve.schema import ServeDeploySchema
 
 from configs.settings import load_settings
+from deployments.plan import make_plan
 from deployments.rollout import serve_config
 
 FOLDER = Path(__file__).parents[3] / "configs" / "serve"
 FILES = sorted(FOLDER.glob("*.yaml"))
+
+
+def document(profile: str, version: str | None = None, overrides: dict | None = None) -> dict:
+    """What `up` sends for a profile on a machine without accelerators."""
+    settings = load_settings(profile)
+    return serve_config(profile, settings, make_plan(settings, {"CPU": 2.0}), version, overrides)
 
 
 def read(file: Path) -> dict:
@@ -32,19 +39,18 @@ def test_serve_accepts_the_document(file):
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_the_committed_document_is_the_one_that_up_sends(file):
-    assert read(file) == serve_config(file.stem, load_settings(file.stem))
+    assert read(file) == document(file.stem)
 
 
 def test_two_releases_differ_in_nothing_but_user_config():
-    settings = load_settings("split")
-    one, two = (serve_config("split", settings, version) for version in ("1", "2"))
+    one, two = (document("split", version) for version in ("1", "2"))
     assert one != two
-    for document in (one, two):
-        for deployment in document["applications"][0]["deployments"]:
+    for each in (one, two):
+        for deployment in each["applications"][0]["deployments"]:
             del deployment["user_config"]
     assert one == two
 
 
 def test_overrides_reach_the_app_builder():
-    document = serve_config("default", load_settings("default"), "1", {"dataset": "mine"})
-    assert document["applications"][0]["args"] == {"profile": "default", "overrides": {"dataset": "mine"}}
+    sent = document("default", "1", {"dataset": "mine"})
+    assert sent["applications"][0]["args"] == {"profile": "default", "overrides": {"dataset": "mine"}}

@@ -8,7 +8,7 @@ import faiss
 import pytest
 import torch
 
-from pool.engines.threads import pin_threads
+from pool.engines.threads import pin_process, pin_threads
 
 
 def settings() -> tuple[int, int]:
@@ -29,3 +29,10 @@ def test_pinning_holds_for_this_thread_and_for_an_executor_that_pins_its_own(cou
     assert settings() == (count, count)
     with ThreadPoolExecutor(1, initializer=pin_threads, initargs=(count,)) as executor:
         assert executor.submit(settings).result() == (count, count)
+
+
+def test_a_process_is_pinned_as_often_as_services_start_in_it():
+    """torch's pool for operators side by side can be set once a process; later calls must not fail for it."""
+    for count in (1, 2, 1):
+        pin_process(count)
+        assert settings() == (count, count)

@@ -18,7 +18,8 @@ class FakeService:
         self.error: Exception | None = None
         self.why_not_ready: str | None = None
 
-    async def recommend(self, request):
+    async def recommend(self, request, headers):
+        self.headers = headers
         if self.error:
             raise self.error
         return request.model_dump()
@@ -58,7 +59,6 @@ async def post(client, body, **headers):
         ({"seed_item_ids": ["a"] * 101}, "seed_item_ids"),
         ('{"user_features": {"age": NaN}}', "user_features.age"),
         ('{"timeout_ms": NaN}', "timeout_ms"),
-        ('{"user_id": "\\ud800"}', "user_id"),
         ("[]", "body"),
         ("3", "body"),
     ],
@@ -70,7 +70,7 @@ async def test_a_wrong_field_is_refused_by_name(client, body, field):
     assert field.split(".")[0] in reply.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("body", ["", "{", '{"k": 1,}', "\xff", b"\xff\xfe"])
+@pytest.mark.parametrize("body", ["", "{", '{"k": 1,}', "\xff", b"\xff\xfe", '{"user_id": "\\ud800"}'])
 async def test_a_body_that_is_not_json_is_refused(client, body):
     reply = await post(client, body)
     assert reply.status_code in (400, 422)
@@ -139,3 +139,24 @@ async def test_bounds_stand_in_the_openapi_document(client):
     k = document["components"]["schemas"]["RecommendRequest"]["properties"]["k"]["anyOf"][0]
     assert (k["minimum"], k["maximum"]) == (1, 500)
     assert {"200", "400", "413", "422", "503"} <= set(document["paths"]["/v1/recommend"]["post"]["responses"])
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "application/jsonp", ""])
+async def test_only_json_is_taken_so_that_no_page_of_another_origin_can_call(client, kind):
+    reply = await client.post("/v1/recommend", content=b"{}", headers={"content-type": kind})
+    assert reply.status_code == 415
+    assert "application/json" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("header", "value"), [("X-Priority", "highest"), ("Idempotency-Key", "x" * 129)])
+async def test_a_wrong_header_is_refused_by_name(client, header, value):
+    reply = await post(client, {}, **{header: value})
+    assert (reply.status_code, reply.json()["error"]["field"]) == (422, header)
+
+
+async def test_headers_reach_the_service_and_stand_in_the_openapi_document(client, service):
+    await post(client, {}, **{"X-Priority": "low", "Idempotency-Key": "k-1"})
+    assert (service.headers.priority, service.headers.idempotency_key) == ("low", "k-1")
+    document = (await client.get("/openapi.json")).json()
+    named = {p["name"].lower() for p in document["paths"]["/v1/recommend"]["post"]["parameters"]}
+    assert {"x-priority", "idempotency-key"} <= named

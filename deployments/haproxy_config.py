@@ -1,0 +1,143 @@
+"""Rewrites the configuration that Serve generates for HAProxy.
+
+Serve's template has no setting for most of what is wanted here: addresses of the statistics pages,
+timeouts in milliseconds, a bound on what a replica works on at once, priorities, refusals. So Serve is
+given a launcher in place of the binary, which does the rewriting at every start and reload
+(`deployments.haproxy_launcher`). Only the standard library is used, so that it starts in no time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+
+CALL = "method POST"
+"""A request that takes work and may be refused; the others ask how the service is."""
+BACKEND_PREFIX = "backend http-"
+HIGH, LOW, STATUS = -100, 100, -200
+"""Priority classes; the lowest number is taken from the queue first, and 0 is a normal request's."""
+DROPPED = ("log global", "option httplog", "option log-health-checks")
+"""A line of log a request costs more than it is worth here."""
+OVERLOADED = "too many requests wait; try again in a second, or add replicas"
+UNAVAILABLE = "no replica took the request in time; try again in a second"
+LATE = "no replica answered in time; try again"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is written into the configuration; times in milliseconds.
+
+    Attributes:
+        answer_ms: after which another replica is asked. other_ms: the same for what is not a call.
+        max_inflight: calls given to one replica at a time; the others wait here.
+        queue: waiting calls from which a further one is refused, by priority.
+    """
+
+    binary: str
+    stats_port: int
+    metrics_port: int
+    answer_ms: int
+    other_ms: int
+    check_ms: int
+    queue_ms: int
+    max_inflight: int
+    queue: dict[str, int]
+
+    def dumps(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class Unexpected(Exception):
+    """Serve generated a configuration in which a place to write to is missing."""
+
+
+def rewritten(config: str, rules: Rules) -> str:
+    """The configuration with the rules in it; what was rewritten before stays as it is.
+
+    Raises:
+        Unexpected: Serve's template is not the one this was written for; names what is missing.
+    """
+    if _MARK in config:
+        return config
+    edits = {
+        ("defaults", "timeout server"): _defaults(rules),
+        ("defaults", "errorfile 502"): [],
+        ("defaults", "errorfile 503"): [],
+        ("defaults", "errorfile 504"): [],
+        ("frontend prometheus", f"bind :{rules.metrics_port}"): [f"bind 127.0.0.1:{rules.metrics_port}"],
+        ("listen stats", f"bind *:{rules.stats_port}"): [f"bind 127.0.0.1:{rules.stats_port}"],
+    }
+    done, lines, section = set(), [_MARK], ""
+    for line in config.splitlines():
+        text = line.strip()
+        if text and line[0] not in " \t#":
+            section = text
+        place = next((each for each in edits if each[0] == section and text.startswith(each[1])), None)
+        if place is not None:
+            done.add(place)
+            lines += [f"    {new}" for new in edits[place]]
+        elif text not in DROPPED:
+            is_backend = text == section and section.startswith(BACKEND_PREFIX)
+            lines += [line, *(f"    {new}" for new in (_of_calls(rules) if is_backend else []))]
+    missing = edits.keys() - done
+    if missing:
+        raise Unexpected(f"HAProxy's configuration has no {sorted(' / '.join(place) for place in missing)}")
+    return "\n".join(_bounded(lines, rules)) + "\n"
+
+
+_MARK = "# recpool"
+
+
+def _defaults(rules: Rules) -> list[str]:
+    return [
+        f"timeout server {rules.answer_ms}ms",
+        f"timeout check {rules.check_ms}ms",
+        f"timeout queue {rules.queue_ms}ms",
+        _error(502, "Unavailable", UNAVAILABLE),
+        _error(503, "Unavailable", UNAVAILABLE),
+        _error(504, "Unavailable", LATE),
+    ]
+
+
+def _of_calls(rules: Rules) -> list[str]:
+    """What is done with each request on its way to the replicas."""
+    wheres = {"low": "is_low", "normal": "!is_high !is_low", "high": "is_high"}
+    return [
+        f"acl is_call {CALL}",
+        "acl is_high req.hdr(X-Priority) -m str high",
+        "acl is_low req.hdr(X-Priority) -m str low",
+        # Only what is here whole can be sent again; a body often comes in a packet of its own.
+        f"http-request wait-for-body time {rules.other_ms}ms if is_call",
+        *(f"{_refusal()} if is_call {where} {{ queue ge {rules.queue[name]} }}" for name, where in wheres.items()),
+        # One key for all attempts at a request, so that what it records is recorded once.
+        "http-request set-header Idempotency-Key %[uuid()] if is_call !{ req.hdr(Idempotency-Key) -m found }",
+        "http-request set-header X-Request-Start t=%[date(0,ms)]",
+        f"http-request set-priority-class int({HIGH}) if is_call is_high",
+        f"http-request set-priority-class int({LOW}) if is_call is_low",
+        f"http-request set-priority-class int({STATUS}) if !is_call",
+        f"http-request set-timeout server {rules.other_ms}ms if !is_call",
+    ]
+
+
+def _bounded(lines: list[str], rules: Rules) -> Iterator[str]:
+    """Bound what each replica is given at a time; Serve's own proxy, the last resort, has no bound."""
+    section = ""
+    for line in lines:
+        if line and line[0] not in " \t#":
+            section = line.strip()
+        is_replica = section.startswith(BACKEND_PREFIX) and line.strip().startswith("server ")
+        yield f"{line} maxconn {rules.max_inflight}" if is_replica and not line.endswith(" backup") else line
+
+
+def _error(status: int, kind: str, message: str) -> str:
+    return f"http-error status {status} {_body(kind, message)}"
+
+
+def _refusal() -> str:
+    return f"http-request return status 429 {_body('Overloaded', OVERLOADED)}"
+
+
+def _body(kind: str, message: str) -> str:
+    body = json.dumps({"error": {"type": kind, "message": message, "field": None}}, separators=(",", ":"))
+    return f"content-type application/json string '{body}' hdr Retry-After 1"

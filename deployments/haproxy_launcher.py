@@ -1,0 +1,161 @@
+"""Stands in for HAProxy's binary: rewrites its configuration, leaves a guard behind, and becomes HAProxy.
+
+Serve notices that HAProxy died after some seconds, and then replaces it together with the actor that
+started it. Until then nobody would answer. So each HAProxy has a guard, a process that waits for its end: when
+it is not a successor that ended it, the guard starts a stand-in on the same configuration at once. The
+stand-in has another admin socket, so that Serve still misses its own HAProxy; the one Serve starts takes the
+listening sockets over from the stand-in, or from one whose actor died without it.
+
+Serve knows HAProxy by its process id, which is why the launcher becomes it rather than watch it. This runs
+at every start and reload, before anything of the project is imported: only the standard library is used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+from deployments.haproxy_config import BACKEND_PREFIX, Rules, rewritten
+
+CURRENT, STAND_IN = "current.pid", "stand-in"
+"""Files beside the configuration: which HAProxy is meant to run, and what belongs to the stand-in.
+A guard whose HAProxy is no longer the current one does nothing."""
+ROUTED = "routed.cfg"
+"""The last configuration in which there were replicas."""
+LONGEST_S = 120.0
+"""How long a stand-in serves at most: by then Serve has started another, or was told to stop."""
+FAILED_START_S = 1.0
+"""HAProxy that ends sooner never served, and a stand-in would not either."""
+ADMIN_SOCKET = re.compile(r"^( *stats socket )(\S+)", re.MULTILINE)
+
+
+def main(rules_file: str, *arguments: str) -> None:
+    """Does not return; raises `haproxy_config.Unexpected` when the configuration cannot be rewritten."""
+    rules = Rules(**json.loads(Path(rules_file).read_text(encoding="utf-8")))
+    words = list(arguments)
+    if "-f" in words and "-c" not in words:
+        config = Path(words[words.index("-f") + 1])
+        handed_over = [] if "-sf" in words else successor_of(config)
+        text = rewritten(config.read_text(encoding="utf-8"), rules)
+        config.write_text(with_routes(text, config.parent / ROUTED, bool(handed_over)), encoding="utf-8")
+        words += handed_over
+        (config.parent / CURRENT).write_text(str(os.getpid()))
+        leave_guard(config, rules.binary)
+    os.execv(rules.binary, [rules.binary, *words])
+
+
+def with_routes(text: str, routed: Path, is_handed_over: bool) -> str:
+    """The configuration, or the last one that had routes while it has none yet.
+
+    An actor that Serve has just started knows of no replica, and would answer 404 in place of one that does.
+    """
+    if f"\n{BACKEND_PREFIX}" in text:
+        routed.write_text(text, encoding="utf-8")
+    elif is_handed_over and routed.is_file():
+        return routed.read_text(encoding="utf-8")
+    return text
+
+
+def successor_of(config: Path) -> list[str]:
+    """Arguments with which HAProxy takes over from one that still holds the port; none when there is none."""
+    folder = config.parent
+    for pid_file, its_config in ((folder / f"{STAND_IN}.pid", stand_in_config(config)), (folder / CURRENT, config)):
+        pid = _read_pid(pid_file)
+        socket = admin_socket(its_config)
+        if pid and socket and socket.exists() and is_haproxy(pid, its_config):
+            return ["-sf", str(pid), "-x", str(socket)]
+    return []
+
+
+def is_haproxy(pid: int, config: Path) -> bool:
+    """Whether this process is HAProxy on this configuration; its id may be somebody else's by now."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return words[0].endswith(b"haproxy") and str(config).encode() in words
+
+
+def admin_socket(config: Path) -> Path | None:
+    try:
+        found = ADMIN_SOCKET.search(config.read_text(encoding="utf-8"))
+    except OSError:
+        return None
+    return Path(found[2]) if found else None
+
+
+def stand_in_config(config: Path) -> Path:
+    return config.parent / f"{STAND_IN}.cfg"
+
+
+def leave_guard(config: Path, binary: str) -> None:
+    """Fork a guard of this process that is nobody's child; it stays in the session, by which it is found and ended."""
+    guarded = os.getpid()
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    if os.fork() == 0:
+        # Ray ends the process group of an actor that is gone; guard and stand-in have to outlive Serve's.
+        os.setpgid(0, 0)
+        guard(guarded, config, binary)
+    os._exit(0)
+
+
+def guard(pid: int, config: Path, binary: str) -> None:
+    """Wait for the end of a HAProxy and, if it is still the one meant to run, have a stand-in serve for it."""
+    began_s = time.monotonic()
+    current = config.parent / CURRENT
+    await_end(pid, None)
+    end_s = time.monotonic() + LONGEST_S
+    if time.monotonic() - began_s < FAILED_START_S:
+        return
+    while _read_pid(current) == pid and time.monotonic() < end_s:
+        started_s = time.monotonic()
+        stand_in = start_stand_in(config, binary)
+        if not await_end(stand_in, end_s - time.monotonic()):
+            os.kill(stand_in, signal.SIGUSR1)  # finish what it has, take nothing new
+        os.waitpid(stand_in, 0)
+        if time.monotonic() - started_s < FAILED_START_S:
+            return
+
+
+def start_stand_in(config: Path, binary: str) -> int:
+    """Its process id."""
+    ours = stand_in_config(config)
+    text = config.read_text(encoding="utf-8")
+    ours.write_text(ADMIN_SOCKET.sub(rf"\g<1>{config.parent / STAND_IN}.s", text, count=1), encoding="utf-8")
+    pid = os.posix_spawn(binary, [binary, "-db", "-f", str(ours)], dict(os.environ))
+    (config.parent / f"{STAND_IN}.pid").write_text(str(pid))
+    return pid
+
+
+def await_end(pid: int, timeout_s: float | None) -> bool:
+    """Whether the process ended in time."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        return bool(poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000))
+    finally:
+        os.close(handle)
+
+
+def _read_pid(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,29 @@
+"""What this machine has, by Ray's names: what the plan is made for and what Ray is told to hand out."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from deployments.environment import cores
+
+ACCELERATORS = {"GPU": ("nvidia", "CUDA_VISIBLE_DEVICES"), "NPU": ("davinci", "ASCEND_RT_VISIBLE_DEVICES")}
+"""By Ray's name: what its device files are called before their number, and the variable that narrows them down."""
+
+
+def machine_resources(devices: Path = Path("/dev"), variables: Mapping[str, str] = os.environ) -> dict[str, float]:
+    """Cores and accelerators that this process may use."""
+    found = {"CPU": float(cores())}
+    for resource, (prefix, variable) in ACCELERATORS.items():
+        there = [file for file in devices.glob(f"{prefix}*") if file.name.removeprefix(prefix).isdigit()]
+        found[resource] = float(min(len(there), _visible(variables.get(variable), len(there))))
+    return found
+
+
+def _visible(stated: str | None, there: int) -> int:
+    """How many devices a variable leaves to see; an entry that names none hides those after it."""
+    if stated is None:
+        return there
+    entries = [entry.strip() for entry in stated.split(",")]
+    return next((place for place, entry in enumerate(entries) if entry in ("", "-1", "NoDevFiles")), len(entries))

@@ -1,0 +1,95 @@
+"""What a caller notices when a part in front of the funnel hangs or dies, and what is recorded of it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import psutil
+import pytest
+
+from deployments.haproxy import ANSWER_RESERVE_MS
+from features.event_log import SqliteEventLog
+from serving.schemas import MAX_TIMEOUT_MS
+
+HUNG_S = (MAX_TIMEOUT_MS + ANSWER_RESERVE_MS) / 1000
+PATIENCE_S = 60
+
+
+@pytest.fixture
+def client(service) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=service.address, timeout=PATIENCE_S) as client:
+        yield client
+
+
+def recommend(client: httpx.Client, key: str) -> httpx.Response:
+    body = {"user_id": "пользователь/3", "k": 3}
+    return client.post("/v1/recommend", json=body, headers={"Idempotency-Key": key})
+
+
+def impressions(service) -> Counter[str]:
+    """How often each id was recorded, once the writers have had the time to write what they were given."""
+    time.sleep(1)
+    log = SqliteEventLog(service.home / "events" / "mine.sqlite")
+    try:
+        return Counter(event.event_id for event in log.read(limit=100_000, kind="impression"))
+    finally:
+        log.close()
+
+
+def gateways(service) -> list[psutil.Process]:
+    return [p for p in service.cluster.members() if p.cmdline()[:1] == ["ray::ServeReplica:recpool:gateway"]]
+
+
+@contextmanager
+def stopped(process: psutil.Process) -> Iterator[None]:
+    process.suspend()
+    try:
+        yield
+    finally:
+        process.resume()
+
+
+def test_a_call_sent_again_under_its_key_is_recorded_once(service, client):
+    replies = [recommend(client, key) for key in ("a", "a", "b")]
+    ids = [reply.json()["recommendation_id"] for reply in replies]
+    assert ids[0] == ids[1] != ids[2]
+    recorded = impressions(service)
+    assert recorded[ids[0]] == recorded[ids[2]] == 1
+
+
+def test_calls_that_a_hung_gateway_holds_are_answered_by_another_and_recorded_once(service, client):
+    before = impressions(service).total()
+    found = gateways(service)
+    assert len(found) > 1
+    took_s, ids = [], []
+    with stopped(found[0]):
+        for call in range(6):
+            began = time.monotonic()
+            reply = recommend(client, f"hung-{call}")
+            took_s.append(time.monotonic() - began)
+            assert reply.status_code == 200, reply.text
+            ids.append(reply.json()["recommendation_id"])
+    assert max(took_s) > HUNG_S  # one did land on it
+    assert max(took_s) < HUNG_S + 10  # no other wait than that one; generous for a busy machine
+    # Now the one that hung works off what it was given as well.
+    recorded = impressions(service)
+    assert [recorded[each] for each in ids] == [1] * len(ids)
+    assert recorded.total() == before + len(ids)
+
+
+def test_haproxy_that_died_is_started_again(service, client):
+    for process in service.cluster.members():
+        if process.name() == "haproxy":
+            process.kill()
+    until_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until_s:
+        try:
+            if recommend(client, "after").status_code == 200:
+                return
+        except httpx.HTTPError:
+            time.sleep(0.1)
+    pytest.fail(f"nothing answers {PATIENCE_S} s after HAProxy died")
