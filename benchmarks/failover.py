@@ -165,7 +165,7 @@ def judge(outcomes: Outcomes, faults: Sequence[Fault], found: dict[tuple[str, st
         trials.lost += int((hit & ~answered).sum())
         degraded = np.flatnonzero(hit & answered & ~outcomes.found)
         trials.degraded += len(degraded)
-        trials.reasons.update(reason for i in degraded for reason in _reasons(outcomes, i))
+        trials.reasons.update(reason for i in degraded for reason in _reasons(outcomes, int(i)))
 
 
 def _reasons(outcomes: Outcomes, index: int) -> list[str]:

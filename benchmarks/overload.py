@@ -153,6 +153,7 @@ def floors(by_load: dict[float, dict[str, Any]]) -> list[Floor]:
 
 def _print(by_load: dict[float, dict[str, Any]]) -> None:
     names = ("offered_per_s", "goodput_per_s", "refused", "late_or_lost", "degraded", "refusal_p99_ms")
+    names += ("generator_lag_p99_ms",)  # latencies hold it: where it is large, the machine was busy with something else
     print_table(["load", *names], [[f"{load:g}x", *(f[name] for name in names)] for load, f in by_load.items()])
     print()
     shown = ("p50_ms", "p99_ms", "good", "degraded")

@@ -34,7 +34,7 @@ class OverloadSettings(Branch):
         default=25,
         gt=0,
         le=10_000,
-        description="requests are given less quality while some wait longer than this; busy but not overloaded, they wait for a batch or two",
+        description="requests are given less quality while some wait longer than this; a batch or two is no overload",
     )
     restore_below_ms: float = Field(
         default=8,

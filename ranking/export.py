@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from configs.errors import ArtifactError
+from pool.engines.export import export_onnx
 from pool.engines.onnx import OnnxEngine
 from ranking.graphs import CrossGraph, UserGraph
 
-OPSET = 17
 MODEL_FILE = "1/model.onnx"
 """Path below a model's folder: version 1 in the layout that Triton reads."""
 TOLERANCE = 1e-5
@@ -64,11 +63,11 @@ def export_ranker(user: UserGraph, cross: CrossGraph, item_states: np.ndarray, f
     free = {"user_multi": {2: "values"}, "history": {1: "events"}, "signal": {1: "events"}}
     free |= {"user_history": {1: "keys"}, "user_mask": {1: "keys"}}
     user_axes = {name: {0: "batch", **free.get(name, {})} for name in (*user.inputs, *user.names)}
-    _export(user, inputs, user.inputs, user.names, user_axes, folder / f"{name}_user" / MODEL_FILE)
+    export_onnx(user, inputs, user.inputs, user.names, user_axes, folder / f"{name}_user" / MODEL_FILE)
     candidates = {0: "batch", 1: "candidates"}
     cross_axes = {**{name: user_axes[name] for name in user.names}, "item_state": candidates, "objectives": candidates}
     states = (*parts, torch.zeros(2, 3, item_states.shape[1]))
-    _export(cross, states, cross.inputs, cross.names, cross_axes, folder / f"{name}_cross" / MODEL_FILE)
+    export_onnx(cross, states, cross.inputs, cross.names, cross_axes, folder / f"{name}_cross" / MODEL_FILE)
     return check_parity(user, cross, item_states, folder, name)
 
 
@@ -94,27 +93,3 @@ def check_parity(user: UserGraph, cross: CrossGraph, item_states: np.ndarray, fo
             "the export is wrong, rebuild the release"
         )
     return worst
-
-
-def _export(
-    graph: nn.Module,
-    inputs: tuple[Tensor, ...],
-    names: Sequence[str],
-    outputs: Sequence[str],
-    axes: dict[str, dict[int, str]],
-    path: Path,
-) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with warnings.catch_warnings(), torch.no_grad():
-        # The tracing exporter is called legacy, but it keeps free axes without shape constraints.
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            graph,
-            inputs,
-            str(path),
-            input_names=list(names),
-            output_names=list(outputs),
-            dynamic_axes=axes,
-            opset_version=OPSET,
-            dynamo=False,
-        )

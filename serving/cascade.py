@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -43,7 +42,6 @@ class Cascade:
 
     Args:
         stages: callers of ``recall``, ``coarse`` and ``fine``; the cascade does without those it lacks.
-        stage_limit_s: most a stage may take, whatever the deadlines; it holds up those who wait behind.
         clock: monotonic seconds, the scale of `Row.deadline_s`.
         wall: seconds since 1970, for eligibility and staleness.
     """
@@ -55,7 +53,6 @@ class Cascade:
         hydrator: Hydrator,
         recall: RecallSettings,
         ranking: RankingSettings,
-        stage_limit_s: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ):
@@ -66,7 +63,6 @@ class Cascade:
         self._recall = recall
         self._ranking = ranking
         self._weights: dict[str, float] = {**ranking.weights}
-        self._stage_limit_s = stage_limit_s
         self._clock = clock
         self._wall = wall
         self._costs = StageCosts()
@@ -170,7 +166,7 @@ class Cascade:
         it without. What is left of the time after that is for the stages behind this one.
         """
         left_s = max(map(self._remaining_ms, rows)) / 1000
-        timeout_s = min(left_s * STAGE_SHARE, self._stage_limit_s)
+        timeout_s = left_s * STAGE_SHARE
         try:
             if timeout_s <= 0:
                 raise TimeoutError

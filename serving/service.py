@@ -36,10 +36,6 @@ REPLY_RESERVE_MS = 3.0
 """Kept back from every deadline for building and sending the reply."""
 
 
-STAGE_LIMIT_S = 1.0
-"""No stage of a healthy service takes longer; a hung one must not hold up everybody for the longest deadline."""
-
-
 class _Live:
     """A release being served: its cascade, and the kinds of work it does.
 
@@ -129,7 +125,7 @@ class Service:
         # What is mapped into memory is read in place; a server's answer is waited for on a thread.
         threads = None if settings.store.kind == "embedded" else self._executor
         hydrator = Hydrator(self._store, release.encoder, settings.store, threads)
-        cascade = Cascade(release, stages, hydrator, settings.recall, settings.ranking, STAGE_LIMIT_S)
+        cascade = Cascade(release, stages, hydrator, settings.recall, settings.ranking)
         return _Live(release, cascade, self._lanes.on_lane if self._all_here else _in_loop)
 
     def _local_stage(self, name: str, release: Release) -> StageCaller:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 import subprocess
 import sys
@@ -33,8 +34,7 @@ class Running:
 
     def outcomes(self) -> Outcomes:
         """Wait for the end of the load."""
-        # All of it first: `pickle.load` now and then loses its place in a pipe that is still being filled.
-        found = pickle.loads(self._out.read())
+        found = pickle.load(self._out)
         self._process.wait()
         return found
 
@@ -59,8 +59,9 @@ def serve_parent() -> None:
     started_s = time.monotonic() + 0.005
 
     def say(what: Any) -> None:
-        pickle.dump(what, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
+        # Not `sys.stdout.buffer`: with PYTHONUNBUFFERED it is raw, and loses what a full pipe does not take at once.
+        with os.fdopen(sys.stdout.fileno(), "wb", closefd=False) as out:
+            pickle.dump(what, out)
 
     say(started_s)
     say(uvloop.run(fire_async(load, started_s)))
