@@ -16,6 +16,7 @@ from pathlib import Path
 
 from configs.errors import Conflict
 from configs.settings import Settings
+from deployments import express
 from deployments.haproxy import haproxy_environment, haproxy_rules, write_launcher
 
 LONGEST_SOCKET_FOLDER = 32
@@ -97,6 +98,7 @@ def cluster_environment(settings: Settings, folders: Folders, ports: Ports) -> d
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+        "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH": express.IMPORT_PATH,
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(ports.fallback_http),
         "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(ports.fallback_grpc),
         # HAProxy retries on another replica, so a replica that leaves need not linger for the default 30 s.

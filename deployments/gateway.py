@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import httpx
-from fastapi import FastAPI
 from ray import serve
 from ray.serve.handle import DeploymentHandle
+from starlette.types import ASGIApp
 
 from configs.errors import RecpoolError, Unavailable
 from configs.settings import STAGES, Settings
+from deployments import express
 from deployments.choice import chosen_version
 from deployments.handles import RemoteStage
 from serving.http import build_http
@@ -37,7 +38,7 @@ class Probe:
         stages: those that run in this process; one elsewhere is no reason to replace this replica.
     """
 
-    def __init__(self, http: FastAPI, stages: Iterable[str]):
+    def __init__(self, http: ASGIApp, stages: Iterable[str]):
         self._http = http
         self._broken = {(stage, reason) for stage in stages for reason in BROKEN} | {("cascade", "timeout")}
         self._worked = False
@@ -87,9 +88,10 @@ class Gateway:
         self._champion = champion
         self._service = Service(settings, stages, tiers)
         self._http = build_http(self._service, settings.serving)
+        express.register(self._http)
         self._probe = Probe(self._http, [stage for stage in STAGES if stage not in stages])
 
-    def __serve_build_asgi_app__(self) -> FastAPI:
+    def __serve_build_asgi_app__(self) -> ASGIApp:
         return self._http
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:

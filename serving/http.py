@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import orjson
 from fastapi import FastAPI, Header, Request, Response
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp
 
 from configs.errors import InvalidRequest, OfflineError, Overloaded, RecpoolError
 from configs.settings import ServingSettings
@@ -40,7 +39,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def build_http(service: Service, settings: ServingSettings) -> ASGIApp:
+def build_http(service: Service, settings: ServingSettings) -> Posts:
     """The application that a gateway replica serves.
 
     The routes that carry the traffic are answered by `serving.posts`; FastAPI documents them and

@@ -45,11 +45,15 @@ class Posts:
         self._max_bytes = max_bytes
         self._refusal = refusal
 
+    def answers(self, scope: Scope) -> bool:
+        """Whether it is one of these requests, which ``app`` does not see."""
+        return scope["type"] == "http" and scope["method"] == "POST" and scope["path"] in self._posts
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        post = self._posts.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        if post is None:
+        if not self.answers(scope):
             await self._app(scope, receive, send)
             return
+        post = self._posts[scope["path"]]
         try:
             headers = dict(scope["headers"])
             _check_type(headers.get(b"content-type", b""))

@@ -236,8 +236,8 @@ class Service:
         if not row.limits.stages:
             return live.cascade.fallback(row, POPULAR)
         try:
-            left_s = max(0.0, row.deadline_s - time.monotonic())
-            return await asyncio.wait_for(self._queue.submit(row, work, started), left_s)
+            async with asyncio.timeout(max(0.0, row.deadline_s - time.monotonic())):
+                return await self._queue.submit(row, work, started)
         except (TimeoutError, DeadlineExceeded):
             return live.cascade.fallback(row)
 

@@ -21,7 +21,7 @@ from benchmarks.peers.funnel import Config, Funnel
 WORKERS = 2
 NAME = "funnel"
 MAX_BATCH_TIME_S = 0.005
-"""Waits no longer than this for a batch to fill; 1 to 10 ms measured alike."""
+"""Longest wait for a batch to fill; a tenth of the bound on latency."""
 
 
 class Recommend(mlserver.MLModel):
