@@ -12,7 +12,7 @@ class IngressSettings(Branch):
 
     threads: int = Field(default=1, ge=1, le=64, description="one passes on far more than the replicas of ten cores do")
     max_inflight: int = Field(
-        default=8,
+        default=16,
         ge=1,
         le=1_024,
         description="calls a gateway replica is given at a time; the others wait in HAProxy, urgent ones in front, for "

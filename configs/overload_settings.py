@@ -31,13 +31,13 @@ class OverloadSettings(Branch):
         description="seconds after a high-priority request during which batches stay that short",
     )
     shrink_above_ms: float = Field(
-        default=25,
+        default=50,
         gt=0,
         le=10_000,
         description="requests are given less quality while some wait longer than this; a batch or two is no overload",
     )
     restore_below_ms: float = Field(
-        default=8,
+        default=15,
         gt=0,
         le=10_000,
         description="quality comes back while requests wait less than this; well below shrink_above_ms, or it flaps",

@@ -11,6 +11,7 @@ co-occurrence cosine, shrunk so that pairs seen a few times rank below pairs see
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,30 @@ class NeighbourTable:
         items, scores = np.zeros(filled.shape, np.int32), np.full(filled.shape, -np.inf, np.float32)
         items[filled], scores[filled] = found.indices, found.data
         return items, scores
+
+    def affinities(self, history: np.ndarray, gains: np.ndarray) -> np.ndarray:
+        """Summed weights of every item with each history [B, H] int32, [B, I + 2] float64, -inf where there are none.
+
+        For small catalogues, of which a history reaches a good part: quicker there than `reached`.
+
+        Args:
+            gains: [B, H] float32 scales of the events.
+        """
+        items, weights = self._wide
+        out = np.empty((len(history), len(self)))
+        for row, (events, scales) in enumerate(zip(history, gains, strict=True)):
+            places = np.flatnonzero((events >= FIRST_KNOWN) & (events < len(self)) & (scales != 0))
+            events, scales = events[places], scales[places]
+            found = weights.take(events, 0)
+            if not (scales == 1).all():
+                found *= scales[:, None]
+            out[row] = np.bincount(items.take(events, 0).ravel(), found.ravel(), len(self))
+        return np.where(out != 0, out, -np.inf)
+
+    @cached_property
+    def _wide(self) -> tuple[np.ndarray, np.ndarray]:
+        """The table in the types that `np.bincount` works in, so that it need not convert."""
+        return self.items.astype(np.int64), self.weights.astype(np.float64)
 
     def save(self, folder: Path) -> None:
         np.savez(folder / NEIGHBOURS_FILE, items=self.items, weights=self.weights)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from features.encoding import FIRST_KNOWN
 from features.ordering import falling
+from recall.index import best_first
 from recall.sources import SourceResult
 
 SOURCE_NAMES = ("ann", "item_to_item", "popular", "fresh")
@@ -33,6 +34,7 @@ def merge(
     limit: int,
     weights: Mapping[str, float] = WEIGHTS,
     rows: int | None = None,
+    item_rows: int | None = None,
 ) -> Merged:
     """Unite the sources' usable items, each once, best combined evidence first.
 
@@ -44,6 +46,7 @@ def merge(
         quotas: most items taken of each source; a source without a quota gives none.
         limit: most candidates a row.
         rows: B, needed only when results are empty.
+        item_rows: I + 2 of a catalogue so small that a table of all its items is quicker than sorting; else None.
     """
     known = {name: result for name, result in results.items() if quotas.get(name, 0) > 0}
     unknown = sorted(set(known) - set(SOURCE_NAMES))
@@ -53,6 +56,8 @@ def merge(
     parts = [_entries(name, result, quotas[name], weights.get(name, 0.0)) for name, result in known.items()]
     if not parts or not size:
         return Merged(*(np.zeros((size, 0), kind) for kind in (np.int32, np.float32, np.uint8)))
+    if item_rows is not None:
+        return _best_of_table(parts, size, item_rows, limit)
     items, evidence, bits = (np.concatenate(column, axis=1) for column in zip(*parts, strict=True))
     return _best(*_united(items, evidence, bits), limit)
 
@@ -65,15 +70,35 @@ def source_names(mask: int) -> list[str]:
 def _entries(name: str, result: SourceResult, quota: int, weight: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A source's items [B, n] int32 padded with 0, the evidence for them and its bit."""
     items, scores = result.items[:, :quota], result.scores[:, :quota].astype(np.float64)
+    bit = np.full(items.shape, 1 << SOURCE_NAMES.index(name), np.uint8)
     filled = (items >= FIRST_KNOWN) & np.isfinite(scores)
+    if filled.all() and items.size:
+        spread = scores.std(1, keepdims=True)
+        return items, weight * (scores - scores.min(1, keepdims=True)) / np.where(spread > 0, spread, 1.0), bit
     count = np.maximum(filled.sum(1, keepdims=True), 1)
     safe = np.where(filled, scores, 0.0)
     mean = safe.sum(1, keepdims=True) / count
     spread = np.sqrt((np.where(filled, safe - mean, 0.0) ** 2).sum(1, keepdims=True) / count)
     lowest = np.where(filled, scores, np.inf).min(1, keepdims=True, initial=np.inf)
     evidence = weight * (safe - np.where(np.isfinite(lowest), lowest, 0.0)) / np.where(spread > 0, spread, 1.0)
-    bit = np.full(items.shape, 1 << SOURCE_NAMES.index(name), np.uint8)
     return np.where(filled, items, 0).astype(np.int32), evidence, bit
+
+
+def _best_of_table(
+    parts: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], rows: int, item_rows: int, limit: int
+) -> Merged:
+    """What `_united` and `_best` give, by a place for every item."""
+    evidence, sources = np.zeros((rows, item_rows)), np.zeros((rows, item_rows), np.uint8)
+    at = np.arange(rows)[:, None]
+    for items, each, bits in parts:
+        # Within a source items are distinct, padding apart, so no addition is lost.
+        evidence[at, items] += each
+        sources[at, items] |= bits
+    sources[:, :FIRST_KNOWN] = 0
+    every = np.broadcast_to(np.arange(item_rows, dtype=np.int32), evidence.shape)
+    width = min(limit, int(np.count_nonzero(sources, axis=1).max(initial=0)))
+    items, scores = best_first(every, np.where(sources > 0, evidence, -np.inf), width)
+    return Merged(items, np.where(items > 0, scores, 0).astype(np.float32), sources[at, items])
 
 
 def _united(items: np.ndarray, evidence: np.ndarray, bits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

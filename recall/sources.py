@@ -7,12 +7,13 @@ ineligible, padded with 0 on the right. It may return fewer, or none.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
 from features.eligibility import allowed
-from features.encoding import UserBatch
+from features.encoding import FIRST_KNOWN, UserBatch
 from recall.index import AnnIndex, Neighbours, best_first
 from recall.item_to_item import NeighbourTable
 from recall.ranked_lists import RankedLists
@@ -32,12 +33,14 @@ class RecallRequest:
         vectors: [B, D] float32 from the user tower, or None when it failed.
         excluded: [B, E] int32 item indices never to return, padded with 0.
         eligible: bool, [I + 2] for all users or [B, I + 2] for each; None when every item is.
+        size: I + 2 of a catalogue small enough to keep a table of what each user may be given; else None.
     """
 
     users: UserBatch
     vectors: np.ndarray | None
     excluded: np.ndarray
     eligible: np.ndarray | None = None
+    size: int | None = None
 
     def __len__(self) -> int:
         return len(self.users)
@@ -47,9 +50,22 @@ class RecallRequest:
         """How many items the row with the most exclusions has; that many places of a ranking may be void."""
         return int((self.excluded > 0).sum(1).max(initial=0))
 
+    @cached_property
+    def table(self) -> np.ndarray:
+        """Which items each user may be given, [B, size] bool; worked out once for all sources."""
+        assert self.size is not None
+        kept = np.ones((len(self), self.size), bool)
+        if self.eligible is not None:
+            kept &= self.eligible
+        kept[np.arange(len(kept))[:, None], self.excluded] = False
+        kept[:, :FIRST_KNOWN] = False
+        return kept
+
     def usable(self, items: np.ndarray) -> np.ndarray:
         """Which of items [B, n] may be returned, [B, n] bool; padding may not."""
-        return allowed(items, self.excluded, self.eligible)
+        if self.size is None:
+            return allowed(items, self.excluded, self.eligible)
+        return self.table[np.arange(len(items))[:, None], items]
 
 
 @dataclass(frozen=True)
@@ -104,9 +120,7 @@ class AnnSource:
         """The n best usable items of a catalogue so small that all of it is scored."""
         scores = self._index.scores(vectors)
         failed = np.isnan(scores[:, 0])
-        items = np.broadcast_to(np.arange(scores.shape[1], dtype=np.int32), scores.shape)
-        scores = np.where(failed[:, None], -np.inf, scores)
-        return SourceResult(*_best_usable(request, items, scores, n), failed)
+        return SourceResult(*_best_of_all(request, scores, n), failed)
 
     def _search(self, vectors: np.ndarray, fetch: int, eligible: np.ndarray | None) -> Neighbours:
         if eligible is not None and np.count_nonzero(eligible) <= EXACT_UP_TO:
@@ -124,8 +138,10 @@ class ItemToItemSource:
         self._table, self._gains = table, np.array(signal_gains, np.float32)
 
     def retrieve(self, request: RecallRequest, n: int) -> SourceResult:
-        items, scores = self._table.reached(request.users.history, self._gains[request.users.signal])
-        return SourceResult(*_best_usable(request, items, scores, n))
+        gains = self._gains[request.users.signal]
+        if request.size is not None:
+            return SourceResult(*_best_of_all(request, self._table.affinities(request.users.history, gains), n))
+        return SourceResult(*_best_usable(request, *self._table.reached(request.users.history, gains), n))
 
     def similar(self, seeds: np.ndarray, request: RecallRequest, n: int) -> SourceResult:
         """Neighbours of seeds [B, S] int32 that are neither seeds nor unusable."""
@@ -182,3 +198,10 @@ def _best_usable(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The n best usable entries of each row."""
     return best_first(items, np.where(request.usable(items), scores, -np.inf), n)
+
+
+def _best_of_all(request: RecallRequest, scores: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """The n best usable items of each row, by scores [B, I + 2] of every item."""
+    items = np.broadcast_to(np.arange(scores.shape[1], dtype=np.int32), scores.shape)
+    kept = request.usable(items) if request.size is None else request.table
+    return best_first(items, np.where(kept, scores, -np.inf), n)

@@ -22,6 +22,8 @@ from serving.release import Release
 from serving.types import Candidates, RecallQuery, SimilarQuery
 
 log = logging.getLogger("recpool.recall")
+TABLE_UP_TO = 20_000
+"""Items up to which a table with a place for each is quicker than lists of those that were found."""
 USER_TOWER = "models/user_tower/1/model.onnx"
 
 
@@ -40,6 +42,7 @@ class LocalRecall:
         self._catalogue = catalogue
         self._settings = settings
         self._executor = executor
+        self._table_size = len(catalogue) if len(catalogue) <= TABLE_UP_TO else None
         self._quotas: dict[SourceName, int] = {
             name: source.quota for name, source in settings.sources.items() if source.quota > 0
         }
@@ -54,7 +57,8 @@ class LocalRecall:
     def __call__(self, query: RecallQuery | SimilarQuery) -> Candidates:
         if isinstance(query, SimilarQuery):
             return _candidates(*self._similar(query))
-        request = RecallRequest(query.users, None, query.excluded, self._eligible(query.filters, query.now_s))
+        eligible = self._eligible(query.filters, query.now_s)
+        request = RecallRequest(query.users, None, query.excluded, eligible, self._table_size)
         started_s = time.monotonic()
         # Those that wait are at work while the tower and the others compute.
         threads = {
@@ -73,7 +77,9 @@ class LocalRecall:
                 found[name] = self._answer(name, request, threads.get(name), left_s, failed)
         results = {name: result for name in self._quotas if (result := found[name]) is not None}
         with _timed("merge", took_ms):
-            merged = merge(results, self._quotas, self._settings.candidates, rows=len(request))
+            quotas: dict[str, int] = {**self._quotas}
+            limit = self._settings.candidates
+            merged = merge(results, quotas, limit, rows=len(request), item_rows=self._table_size)
         return replace(_candidates(merged, failed), timings_ms=took_ms)
 
     def _retrieve(self, name: SourceName, request: RecallRequest) -> SourceResult:
