@@ -29,7 +29,8 @@ from configs.errors import ArtifactError, NotFound
 from features.files import sync_tree, write_atomically
 
 CHAMPION = "champion"
-FORMAT = 1
+FORMAT = 2
+"""2: the rankers and the user tower take histories of any length."""
 ABANDONED_S = 7 * 86_400
 _VERSION = re.compile(r"[1-9][0-9]{0,8}")
 
@@ -93,7 +94,10 @@ class ReleaseRepository:
         except (OSError, ValidationError) as error:
             raise ArtifactError(f"{file}: not a readable manifest ({error}); publish the release again") from error
         if manifest.format != FORMAT or manifest.version != version:
-            raise ArtifactError(f"{file}: format {manifest.format} of version {manifest.version} does not belong here")
+            raise ArtifactError(
+                f"{file}: says version {manifest.version} in format {manifest.format}, not {version} in {FORMAT}; "
+                "run `recpool train` for a release of this format"
+            )
         return manifest
 
     def verify(self, version: str) -> Manifest:

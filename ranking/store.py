@@ -144,7 +144,8 @@ class RankStage:
         """
         file = folder / "ranking" / f"{name}_items.npy"
         try:
-            items = np.load(file, mmap_mode="r", allow_pickle=False)
+            # The mapping as a plain array: numpy's class for mapped ones has a price at every access.
+            items = np.asarray(np.load(file, mmap_mode="r", allow_pickle=False))
         except (OSError, ValueError) as error:
             raise ArtifactError(f"{file}: not a readable item table ({error}); rebuild the release") from error
         header = Header.load(folder, name)
@@ -175,7 +176,7 @@ class RankStage:
         assert items.ndim == 2
         if not items.size:
             return np.zeros((*items.shape, len(self.objectives)), np.float32)
-        found = self._cross.run({**users, "item_state": self._items[items]})["objectives"]
+        found = self._cross.run({**users, "item_state": self._items.take(items, 0)})["objectives"]
         found = np.array(found)
         found[items == 0] = np.nan
         return found

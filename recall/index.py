@@ -202,7 +202,7 @@ class AnnIndex:
         """
         try:
             spec = IndexSpec(**orjson.loads((folder / SPEC_FILE).read_bytes()))
-            vectors = np.load(folder / VECTORS_FILE, mmap_mode="r", allow_pickle=False)
+            vectors = np.asarray(np.load(folder / VECTORS_FILE, mmap_mode="r", allow_pickle=False))
             index = faiss.read_index(str(folder / INDEX_FILE))
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             raise ArtifactError(f"{folder}: index not readable ({error}); rebuild the release") from error

@@ -51,7 +51,9 @@ class Hydrator:
         history, signal = self._encoder.encode_histories(
             *zip(*(_with_seeds(row, *past) for row, *past in zip(rows, seen, values, strict=True)), strict=True)
         )
-        users = self._encoder.encode_users(fields).with_history(history, signal)
+        # What models spend on a history grows with its padding.
+        longest = max(1, int((history > 0).sum(1).max(initial=0)))
+        users = self._encoder.encode_users(fields).with_history(history[:, :longest], signal[:, :longest])
         return Hydrated(users, [s[s >= FIRST_KNOWN] for s in seen])
 
     async def _fetch(self, rows: Sequence[Row]) -> list[UserRecord | None]:

@@ -36,6 +36,10 @@ REPLY_RESERVE_MS = 3.0
 """Kept back from every deadline for building and sending the reply."""
 
 
+FILTERED_IN_PLACE = 20_000
+"""Items up to which a filter is worked out sooner than a thread is found for it."""
+
+
 class _Live:
     """A release being served: its cascade, and the kinds of work it does.
 
@@ -195,7 +199,7 @@ class Service:
         self, prepare: Callable[..., Row], request: Any, release: Release, deadline_s: float, *more: Any
     ) -> Row:
         """The request's row. A filter may take long to work out over a large catalogue, so it goes to a thread."""
-        if getattr(request, "filter", None) is None:
+        if getattr(request, "filter", None) is None or len(release.catalogue) <= FILTERED_IN_PLACE:
             return prepare(request, release, deadline_s, *more)
         work = asyncio.get_running_loop().run_in_executor(self._executor, prepare, request, release, deadline_s, *more)
         try:
