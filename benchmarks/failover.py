@@ -188,6 +188,8 @@ class Findings:
     trials: dict[tuple[str, str], Trials] = field(default_factory=dict)
     sent: int = 0
     lost: int = 0
+    statuses: Counter[int] = field(default_factory=Counter)
+    """Of the requests that were lost; 0 stands for no answer."""
     answered: set[str] = field(default_factory=set)
     """Scenes of the requests that got an answer."""
     impressions: Counter[str] = field(default_factory=Counter)
@@ -215,6 +217,7 @@ def measure(live: Live, per_kind: int, block_s: float) -> Findings:
         judge(outcomes, faults, findings.trials)
         findings.sent += len(times_s)
         findings.lost += int((outcomes.status != 200).sum())
+        findings.statuses.update(outcomes.status[outcomes.status != 200].tolist())
         findings.answered |= {f"{block}-{i}" for i in np.flatnonzero(outcomes.status == 200)}
         print(f"{breaker.left} trials left after {time.monotonic() - began_s:.0f} s", flush=True)
         if not breaker.left:
@@ -234,6 +237,8 @@ def report(findings: Findings) -> None:
         if where == "stage":
             title = f"{where} {kind}: p99 of the worst wait for a full answer, ms"
             floors.append(Floor(title, found["full_p99_ms"], limit, "lower"))
+    if findings.statuses:
+        print(f"lost by status (0: no answer): {dict(findings.statuses)}")
     totals = {name: getattr(findings, name) for name in ("sent", "lost", "doubled", "missing")}
     floors += [
         Floor("requests lost", totals["lost"], 0, "lower"),

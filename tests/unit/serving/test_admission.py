@@ -130,6 +130,7 @@ def test_an_idle_service_refuses_nobody(row_ms, left_s, priority, batches):
     for n in range(batches):
         run(admission, [HIGH], at_s=20 + n, row_ms=row_ms)
     admission.check("recommend", priority, NOW_S + left_s, NOW_S)
+    assert admission.refused.total() == 0
 
 
 @given(st.lists(st.sampled_from(Priority), max_size=60), st.floats(0.001, 0.2))
