@@ -20,7 +20,7 @@ WARM_UP = 10
 RECALL_PART = "recall."
 STAGES = ("queue", "features", "recall", "coarse", "fine", "post")
 ABOUT = {
-    "http": "HAProxy, uvicorn and Serve's handling of the request, and the sockets between them",
+    "http": "HAProxy, uvicorn, and the sockets between them",
     "validation": "the body, read and checked once",
     "queue": "from the proxy until a lane takes the batch that the request is in",
     "features": "the user's row and history from the store, encoded",

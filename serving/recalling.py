@@ -1,4 +1,4 @@
-"""The recall stage in this process: user tower, sources side by side under their own timeouts, merge."""
+"""The recall stage in this process: user tower, sources under their own timeouts, merge."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def on_thread(stage: LocalStage, executor: Executor) -> StageCaller:
 
 
 def load_stage(name: str, release: Release, settings: Settings, executor: Executor, tier: str = "cpu") -> LocalStage:
-    """Load one stage of a release; recall's sources go to ``executor``, side by side.
+    """Load one stage of a release; recall's sources that wait go to ``executor``.
 
     Raises:
         NotFound: no such stage; lists the known ones. ArtifactError: a file of it is missing or damaged.
