@@ -14,8 +14,10 @@ up: $(STAMP)
 down:
 	test ! -x $(BIN)/recpool || $(BIN)/recpool down
 
+# Unit tests share nothing, so they run side by side; the others share one cluster.
 test: $(STAMP)
-	$(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/unit -n logical --maxprocesses 4 $(ARGS)
+	$(BIN)/python -m pytest tests --ignore tests/unit $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -14,6 +14,7 @@ from features.ingest import ingest
 from features.ingest_spec import IngestReport, IngestSpec
 from features.schema import USER_ID
 from features.store import open_store
+from features.stored_rows import ROW_FORMAT
 from pool.repository import CHAMPION, ReleaseRepository
 
 MOVIELENS = "ml-1m"
@@ -91,6 +92,6 @@ def ensure_store(settings: Settings, report: Report) -> None:
 def _fingerprint(settings: Settings) -> str:
     """Changes when the dataset is written again or the store is another one."""
     header = settings.dataset_folder / "dataset.json"
-    store = f"{settings.store.kind} {settings.store.redis_url} {settings.store.history_limit}"
+    store = f"{settings.store.kind} {ROW_FORMAT} {settings.store.redis_url} {settings.store.history_limit}"
     written = f"{header.stat().st_mtime_ns} {store}".encode() + header.read_bytes()
     return hashlib.sha256(written).hexdigest()

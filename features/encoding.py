@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,8 @@ import pyarrow as pa
 
 from configs.errors import ArtifactError, InvalidRequest
 from features.batches import ContextBatch, ItemBatch, UserBatch
+from features.id_hashes import HashIndex
+from features.packing import SIGNAL_NEGATIVE, SIGNAL_POSITIVE, pack_histories
 from features.schema import ITEM_ID, USER_ID, FeatureField, FeatureSchema
 from features.vocabulary import (
     FIRST_KNOWN,
@@ -34,10 +38,7 @@ __all__ = ["FIRST_KNOWN", "PADDING", "UNKNOWN", "Encoder", "ItemBatch", "UserBat
 
 _LARGEST = float(np.finfo(np.float32).max)
 
-SIGNAL_NEGATIVE = 1
-SIGNAL_POSITIVE = 2
-
-_NO_EVENTS = np.zeros(0, np.int32)
+_NO_EVENTS, _NO_VALUES = np.zeros(0, np.int32), np.zeros(0, np.float64)
 
 
 def _column(table: pa.Table, name: str) -> list[Any]:
@@ -45,7 +46,11 @@ def _column(table: pa.Table, name: str) -> list[Any]:
 
 
 class Encoder:
-    """Vocabularies and statistics of one training set, and the encoding they define."""
+    """Vocabularies and statistics of one training set, and the encoding they define.
+
+    Attributes:
+        kinds: kind of each field by name, of the entities that a request describes ("user", "context").
+    """
 
     def __init__(
         self,
@@ -60,7 +65,15 @@ class Encoder:
         self.item_ids = item_ids
         self._vocabularies = dict(vocabularies)
         self._stats = dict(stats)
+        # What a request would otherwise work out anew each time.
+        self._user_columns = (USER_ID, *schema.names("user"), *schema.names("context"))
         self._user_numbers = tuple(f.name for f in schema.of("user", kind="numeric"))
+        self.kinds = {e: {f.name: f.kind for f in schema.fields if f.entity == e} for e in ("user", "context")}
+        self._fields: dict[tuple[tuple[str, ...], str], tuple[FeatureField, ...]] = {
+            (entities, kind): schema.of(*entities, kind=kind)  # type: ignore[arg-type]
+            for entities in (("item",), ("user",), ("context",), ("user", "context"))
+            for kind in ("categorical", "numeric", "multi")
+        }
 
     @classmethod
     def fit(
@@ -128,17 +141,17 @@ class Encoder:
             InvalidRequest: a numeric field holds something that is not a number; names field and row.
                 Pass what no caller sent through `readable` first.
         """
-        names = (USER_ID, *self.schema.names("user"), *self.schema.names("context"))
-        columns = {name: [row.get(name) for row in rows] for name in names}
+        columns = {name: [row.get(name) for row in rows] for name in self._user_columns}
         cat, num, multi = self._encode(columns, len(rows), USER_ID, self.user_ids, ("user", "context"))
-        return UserBatch(cat, num, multi, *self.encode_histories([_NO_EVENTS] * len(rows), [_NO_EVENTS] * len(rows)))
+        empty = np.zeros((len(rows), 1), np.int32), np.zeros((len(rows), 1), np.int8)
+        return UserBatch(cat, num, multi, *empty)
 
     def readable(self, profile: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
         """The profile without numeric fields that hold no number, and the names of those fields.
 
         For stored profiles: a row may be older than the schema, which its user cannot help.
         """
-        wrong = tuple(name for name in self._user_numbers if not _is_readable(profile.get(name)))
+        wrong = tuple([name for name in self._user_numbers if not _is_readable(profile.get(name))])
         return ({name: v for name, v in profile.items() if name not in wrong}, wrong) if wrong else (profile, wrong)
 
     def encode_context(self, interactions: pa.Table) -> ContextBatch:
@@ -148,26 +161,30 @@ class Encoder:
         cat = _side_by_side(self._categories(columns, ("context",)), rows, np.int32)
         return ContextBatch(cat, self._numerics(columns, rows, ("context",)))
 
+    @cached_property
+    def items_by_hash(self) -> HashIndex:
+        """From hashes of item ids (`features.id_hashes`) to the indices that ``item_ids`` gives."""
+        return HashIndex(self.item_ids.values, FIRST_KNOWN, UNKNOWN)
+
     def encode_histories(
         self, items: Sequence[np.ndarray], values: Sequence[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Pack histories into (history [B, H] int32, signal [B, H] int8), cut to the H most recent.
+        """Pack histories into (history [B, W] int32, signal [B, W] int8), cut to the H most recent.
+
+        W is the length of the longest, at least 1: what models spend on a history grows with its padding.
 
         Args:
             items: per user, item indices [n] most recent first; those outside the catalogue are left out.
             values: per user, interaction values [n]; NaN, a missing one, counts as positive.
         """
-        length = self.schema.history.length
-        history = np.zeros((len(items), length), np.int32)
-        signal = np.zeros((len(items), length), np.int8)
-        for row, (indices, marks) in enumerate(zip(items, values, strict=True)):
-            if len(indices) and indices.min() < FIRST_KNOWN:
-                known = indices >= FIRST_KNOWN
-                indices, marks = indices[known], marks[known]
-            count = min(len(indices), length)
-            history[row, :count] = indices[:count]
-            signal[row, :count] = self.signals(marks[:count])
-        return history, signal
+        threshold = self.schema.history.positive_at
+        return pack_histories(
+            np.concatenate([_NO_EVENTS, *items], dtype=np.int32),
+            np.concatenate([_NO_VALUES, *values]),
+            np.array([0, *accumulate(map(len, items))]),
+            self.schema.history.length,
+            -math.inf if threshold is None else threshold,
+        )
 
     def signals(self, values: np.ndarray) -> np.ndarray:
         """Interaction values [n] float to signals [n] int8."""
@@ -184,24 +201,24 @@ class Encoder:
         ids: Vocabulary,
         entities: tuple[str, ...],
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        cat = _side_by_side([ids.indices(columns[id_name]), *self._categories(columns, entities)], rows, np.int32)
-        multis = self.schema.of(entities[0], kind="multi")  # type: ignore[arg-type]
+        categories = [list(map(ids.index, columns[id_name])), *self._categories(columns, entities)]
+        multis = self._fields[entities[:1], "multi"]
         multi = np.zeros((rows, len(multis), max((f.max_values for f in multis), default=1)), np.int32)
         for position, field in enumerate(multis):
             self._fill_multi(multi[:, position], field, columns[field.name])
-        return cat, self._numerics(columns, rows, entities), multi
+        return _side_by_side(categories, rows, np.int32), self._numerics(columns, rows, entities), multi
 
-    def _categories(self, columns: Mapping[str, list[Any]], entities: tuple[str, ...]) -> list[np.ndarray]:
-        fields = self.schema.of(*entities, kind="categorical")  # type: ignore[arg-type]
-        return [self.vocabulary(f).indices(columns[f.name]) for f in fields]
+    def _categories(self, columns: Mapping[str, list[Any]], entities: tuple[str, ...]) -> list[list[int]]:
+        return [
+            list(map(self._vocabularies[_key(f)].index, columns[f.name])) for f in self._fields[entities, "categorical"]
+        ]
 
     def _numerics(self, columns: Mapping[str, list[Any]], rows: int, entities: tuple[str, ...]) -> np.ndarray:
-        fields = self.schema.of(*entities, kind="numeric")  # type: ignore[arg-type]
-        return _side_by_side([self._numbers(f, columns[f.name]) for f in fields], rows, np.float32)
+        numbers = [self._numbers(f, columns[f.name]) for f in self._fields[entities, "numeric"]]
+        return _side_by_side(numbers, rows, np.float32)
 
-    def _numbers(self, field: FeatureField, column: list[Any]) -> np.ndarray:
-        stats = self._stats[_key(field)]
-        out = np.empty(len(column), np.float32)
+    def _numbers(self, field: FeatureField, column: list[Any]) -> list[float]:
+        stats, out = self._stats[_key(field)], []
         for row, value in enumerate(column):
             try:
                 number = _number(value)
@@ -210,7 +227,7 @@ class Encoder:
                 raise InvalidRequest(message, field.name) from None
             scaled = ((stats.median if number is None else number) - stats.mean) / stats.std
             # Beyond float32 lies infinity, which turns a model's scores into NaN.
-            out[row] = scaled if abs(scaled) <= _LARGEST else (stats.median - stats.mean) / stats.std
+            out.append(scaled if abs(scaled) <= _LARGEST else (stats.median - stats.mean) / stats.std)
         return out
 
     def _fill_multi(self, out: np.ndarray, field: FeatureField, column: list[Any]) -> None:
@@ -250,9 +267,12 @@ class Encoder:
             raise ArtifactError(f"{path}: not a readable encoder ({error}); rebuild the release") from error
 
 
-def _side_by_side(columns: list[np.ndarray], rows: int, dtype: type[np.generic]) -> np.ndarray:
+def _side_by_side(columns: list[list[Any]], rows: int, dtype: type[np.generic]) -> np.ndarray:
     """Columns, each [rows], as [rows, K]; K may be 0."""
-    return np.stack(columns, 1) if columns else np.zeros((rows, 0), dtype)
+    out = np.empty((rows, len(columns)), dtype)
+    for place, column in enumerate(columns):
+        out[:, place] = column
+    return out
 
 
 def _key(field: FeatureField) -> str:

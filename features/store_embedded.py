@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
-import orjson
 
 from configs.errors import Unavailable
 from configs.settings import StoreSettings
@@ -26,13 +25,12 @@ from features.store_records import (
     History,
     UserEvent,
     UserRecord,
-    encode,
     is_left_over,
     load_rows,
     merge,
     user_key,
-    user_record,
 )
+from features.stored_rows import read_record, read_row, write_row
 
 MAP_BYTES = 64 << 30
 """Address space reserved; the file on disk grows only with what is stored."""
@@ -67,8 +65,8 @@ class EmbeddedStore:
         """Rows in the order asked, None for a user that is absent or expired."""
         keys = [_key(user_id) for user_id in user_ids]
         with self._transaction() as transaction:
-            rows = [self._read(transaction, key) for key in keys]
-        return [None if row is None else _as_record(row, self._limit) for row in rows]
+            raws = [transaction.get(key) for key in keys]
+        return [None if raw is None else self._record(bytes(raw)) for raw in raws]
 
     def record(self, user_id: str, events: Sequence[UserEvent]) -> None:
         """Add events, oldest first; visible to every process when the call returns."""
@@ -115,7 +113,7 @@ class EmbeddedStore:
         now_s = self._clock()
         row |= {"features": features, "base": base.columns(), "updated_at_s": now_s, "touched_at_s": now_s}
         row["loaded_at_s"] = began_s
-        transaction.put(key, encode(row))
+        transaction.put(key, write_row(row, self._limit))
 
     def _sweep(self, began_s: float) -> None:
         """Drop rows that have expired or are left over from before the load that began at ``began_s``."""
@@ -127,8 +125,8 @@ class EmbeddedStore:
                 for _ in range(SWEEP_BATCH):
                     if not cursor.key():
                         break
-                    row = orjson.loads(cursor.value())
-                    gone = self._expired(row) or (is_left_over(row, began_s) and not any(row["live"]))
+                    row = read_row(bytes(cursor.value()))
+                    gone = self._expired(row["touched_at_s"]) or (is_left_over(row, began_s) and not any(row["live"]))
                     # Deleting moves on by itself.
                     cursor.delete() if gone else cursor.next()
                 following = bytes(cursor.key())
@@ -139,22 +137,26 @@ class EmbeddedStore:
             row = self._read(transaction, key) or _blank(user_id, now_s)
             change(row)
             row["touched_at_s"] = now_s
-            transaction.put(key, encode(row))
+            transaction.put(key, write_row(row, self._limit))
 
     def _read(self, transaction: lmdb.Transaction, key: bytes) -> dict[str, Any] | None:
         raw = transaction.get(key)
         if raw is None:
             return None
-        row = orjson.loads(raw)
-        return None if self._expired(row) else row
+        row = read_row(bytes(raw))
+        return None if self._expired(row["touched_at_s"]) else row
 
-    def _expired(self, row: Mapping[str, Any]) -> bool:
-        return self._ttl_s is not None and self._clock() - row["touched_at_s"] > self._ttl_s
+    def _record(self, raw: bytes) -> UserRecord | None:
+        record, touched_at_s = read_record(raw, self._limit)
+        return None if self._expired(touched_at_s) else record
+
+    def _expired(self, touched_at_s: float) -> bool:
+        return self._ttl_s is not None and self._clock() - touched_at_s > self._ttl_s
 
     @contextmanager
     def _transaction(self, write: bool = False) -> Iterator[lmdb.Transaction]:
         try:
-            with self._environment.begin(write=write, buffers=True) as transaction:
+            with self._environment.begin(write=write) as transaction:
                 yield transaction
         except lmdb.Error as error:
             raise _unavailable(self._folder, error) from error
@@ -220,8 +222,3 @@ def _blank(user_id: str, now_s: float) -> dict[str, Any]:
         "touched_at_s": now_s,
         "loaded_at_s": None,
     }
-
-
-def _as_record(row: dict[str, Any], limit: int) -> UserRecord:
-    history = merge(History(*row["live"]), History(*row["base"]), limit)
-    return user_record(row["user_id"], row["features"], history, row["updated_at_s"])

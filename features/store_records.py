@@ -10,7 +10,7 @@ histories, most recent first.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +20,9 @@ import pyarrow as pa
 
 from configs.errors import InvalidRequest
 from features.datasets import Dataset
+from features.id_hashes import id_hashes
 from features.parsing import MAX_ID_LENGTH
 from features.schema import ITEM_ID, USER_ID
-
-NAN = float("nan")
 
 
 @dataclass(frozen=True)
@@ -39,16 +38,24 @@ class UserEvent:
 class UserRecord:
     """One user.
 
-    ``items``, ``values`` and ``times_s`` run side by side, most recent first; an absent value or
-    time is NaN. ``updated_at_s`` is when the profile was last put, or the row first made.
+    Attributes:
+        item_hashes: [n] uint64, which items, most recent first (`features.id_hashes`).
+        values: [n] float64, NaN where absent.
+        updated_at_s: when the profile was last put, or the row first made.
+        history: the same events with ids and times; worked out when called, for nothing that a request waits for.
     """
 
     user_id: str
     features: Mapping[str, Any]
-    items: tuple[str, ...]
-    values: tuple[float, ...]
-    times_s: tuple[float, ...]
+    item_hashes: np.ndarray
+    values: np.ndarray
     updated_at_s: float
+    history: Callable[[], History]
+
+    @property
+    def items(self) -> tuple[str, ...]:
+        """Ids of the items, most recent first."""
+        return tuple(self.history().items)
 
     def is_stale(self, now_s: float, stale_after_s: float | None) -> bool:
         """Whether the profile is older than allowed; never, when there is no limit."""
@@ -77,6 +84,10 @@ class History:
     def columns(self) -> list[list[Any]]:
         return [self.items, self.values, self.times_s]
 
+    def marks(self) -> np.ndarray:
+        """The values [n] float64, NaN where absent."""
+        return np.array(self.values, np.float64)
+
     def cut(self, limit: int) -> History:
         return History(self.items[:limit], self.values[:limit], self.times_s[:limit])
 
@@ -104,15 +115,8 @@ def merge(newer: History, older: History, limit: int) -> History:
 
 
 def user_record(user_id: str, features: Mapping[str, Any], history: History, updated_at_s: float) -> UserRecord:
-    values, times = _numbers(history.values), _numbers(history.times_s)
-    return UserRecord(user_id, features, tuple(history.items), values, times, updated_at_s)
-
-
-def _numbers(column: list[float | None]) -> tuple[float, ...]:
-    """The column with NaN for None."""
-    if None not in column:
-        return tuple(column)  # type: ignore[arg-type]
-    return tuple(NAN if value is None else value for value in column)
+    """A record of a history given in full."""
+    return UserRecord(user_id, features, id_hashes(history.items), history.marks(), updated_at_s, lambda: history)
 
 
 def user_key(user_id: str) -> bytes:

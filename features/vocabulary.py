@@ -41,14 +41,14 @@ class Vocabulary:
         return len(self.values) + FIRST_KNOWN
 
     def index(self, value: Any) -> int:
+        # Nearly all values are strings already.
+        if type(value) is str:
+            return self._index.get(value, UNKNOWN)
         return UNKNOWN if _is_missing(value) else self._index.get(as_token(value), UNKNOWN)
 
     def indices(self, values: Iterable[Any]) -> np.ndarray:
         """[n] int32."""
-        known = self._index.get
-        # Nearly all values are strings already, and a request brings hundreds of them.
-        found = [known(v, UNKNOWN) if type(v) is str else self.index(v) for v in values]
-        return np.array(found, np.int32)
+        return np.array(list(map(self.index, values)), np.int32)
 
     def value(self, index: int) -> str:
         """The value at a known index."""

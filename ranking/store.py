@@ -19,6 +19,7 @@ import orjson
 import torch
 
 from configs.errors import ArtifactError
+from features.compiled import compiled
 from features.encoding import ItemBatch, UserBatch
 from pool.engines.onnx import OnnxEngine
 from ranking.coarse import CoarseConfig, CoarseRanker
@@ -177,42 +178,62 @@ class RankStage:
         if not items.size:
             return np.zeros((*items.shape, len(self.objectives)), np.float32)
         found = self._cross.run({**users, "item_state": self._items.take(items, 0)})["objectives"]
-        found = np.array(found)
-        found[items == 0] = np.nan
-        return found
+        assert found.shape == (*items.shape, len(self.objectives))
+        return _blank_at_padding(np.ascontiguousarray(found, np.float32), np.ascontiguousarray(items, np.int32))
 
     def rank(self, users: UserBatch, items: np.ndarray) -> np.ndarray:
         """`encode_users` and `score` in one, with histories as wide as the batch's longest.
 
         Rows with far fewer candidates than others are scored apart from them, not padded to their width.
         """
-        longest = max(1, int((users.history > 0).sum(1).max(initial=0)))
-        users = users.with_history(users.history[:, :longest], users.signal[:, :longest])
-        encoded = self.encode_users(users)
-        groups = _of_like_width(items) if items.size else []
-        if len(groups) == 1 and len(groups[0]) == len(items):
+        # Whoever made the batch has mostly seen to that already.
+        if users.history.shape[1] > 1 and not users.history[:, -1].any():
+            longest = max(1, *_widths(users.history))
+            users = users.with_history(users.history[:, :longest], users.signal[:, :longest])
+        encoded, widths = self.encode_users(users), _widths(items)
+        if min(widths, default=0) >= max(1, LIKE_WIDTH * max(widths, default=0)):
             return self.score(encoded, items)
         found = np.full((*items.shape, len(self.objectives)), np.nan, np.float32)
-        for rows in groups:
-            width = _widths(items[rows]).max()
+        for rows in _of_like_width(widths):
+            width = max(widths[row] for row in rows)
             own = {name: array[rows] for name, array in encoded.items()}
             found[rows, :width] = self.score(own, items[rows, :width])
         return found
 
 
-def _widths(items: np.ndarray) -> np.ndarray:
-    """Candidates of each row [B, C] up to its last one."""
-    return np.where(items.any(1), items.shape[1] - np.argmax(items[:, ::-1] > 0, axis=1), 0)
-
-
-def _of_like_width(items: np.ndarray) -> list[np.ndarray]:
+def _of_like_width(widths: list[int]) -> list[list[int]]:
     """Rows that have candidates, those of like width together; widest first."""
-    widths = _widths(items)
-    order = np.argsort(-widths, kind="stable")
-    order = order[widths[order] > 0]
-    groups: list[np.ndarray] = []
-    while len(order):
-        alike = widths[order] >= LIKE_WIDTH * widths[order[0]]
-        groups.append(order[alike])
-        order = order[~alike]
+    left = sorted((row for row, width in enumerate(widths) if width), key=lambda row: -widths[row])
+    groups: list[list[int]] = []
+    while left:
+        least = LIKE_WIDTH * widths[left[0]]
+        groups.append([row for row in left if widths[row] >= least])
+        left = [row for row in left if widths[row] < least]
     return groups
+
+
+def _widths(items: np.ndarray) -> list[int]:
+    """Entries of each row [B, C] up to its last one that is no padding."""
+    return _last_ones(np.asarray(items, np.int32)).tolist()
+
+
+@compiled("int64[::1](Array(int32, 2, 'A', True))")
+def _last_ones(items):
+    widths = np.zeros(len(items), np.int64)
+    for row in range(len(items)):
+        width = items.shape[1]
+        while width > 0 and items[row, width - 1] == 0:
+            width -= 1
+        widths[row] = width
+    return widths
+
+
+@compiled("float32[:, :, ::1](Array(float32, 3, 'C', True), Array(int32, 2, 'C', True))")
+def _blank_at_padding(objectives, items):
+    """A copy of objectives [B, C, O] with NaN where items [B, C] are padding."""
+    out = np.empty_like(objectives)
+    for row in range(len(items)):
+        for place in range(items.shape[1]):
+            for k in range(objectives.shape[2]):
+                out[row, place, k] = objectives[row, place, k] if items[row, place] != 0 else np.float32(np.nan)
+    return out

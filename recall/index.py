@@ -19,9 +19,10 @@ import numpy as np
 import orjson
 
 from configs.errors import ArtifactError
+from features.eligibility import mask_rows
 from features.encoding import FIRST_KNOWN
-from features.ordering import falling
 from recall.index_spec import IndexSpec
+from recall.kernels import best_of, usable_keys
 
 INDEX_FILE = "index.faiss"
 SPEC_FILE = "index.json"
@@ -248,19 +249,13 @@ class AnnIndex:
 
 
 def best_first(items: np.ndarray, scores: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """The n best of each row in falling score: items, scores [B, C] to [B, min(n, C)]; ties keep their order.
+    """The n best of each row in falling score: items, scores [B, C] to [B, min(n, C)]; ties by the item's index.
 
-    Entries at -inf or NaN come out as padding (item 0).
+    Entries at -inf or NaN, and those that are no known item, come out as padding (item 0, -inf).
     """
-    n, scores = min(n, items.shape[1]), np.where(np.isnan(scores), -np.inf, scores)
-    if n < items.shape[1] // 4:
-        part = np.sort(np.argpartition(-scores, n, axis=1)[:, :n], axis=1)
-        rows = np.arange(len(scores))[:, None]
-        items, scores = items[rows, part], scores[rows, part]
-    order = falling(scores)[:, :n]
-    rows = np.arange(len(scores))[:, None]
-    scores = scores[rows, order].astype(np.float32)
-    return np.where(scores > -np.inf, items[rows, order], 0).astype(np.int32), scores
+    items, scores = np.ascontiguousarray(items, np.int32), np.ascontiguousarray(scores, np.float32)
+    barred = np.zeros(items.max(initial=0) + 1, bool)
+    return best_of(usable_keys(items, scores, np.zeros((len(scores), 0), np.int32), mask_rows(None), barred), n)
 
 
 def _train(known: np.ndarray, spec: IndexSpec, seed: int) -> faiss.Index:

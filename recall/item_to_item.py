@@ -11,7 +11,6 @@ co-occurrence cosine, shrunk so that pairs seen a few times rank below pairs see
 
 from __future__ import annotations
 
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ import scipy.sparse as sp
 from configs.errors import ArtifactError
 from features.encoding import FIRST_KNOWN
 from recall.index import best_first
+from recall.kernels import best_of, reached_keys
 
 EASE_UP_TO = 10_000
 """Items up to which the dense inverse is taken; one 10,000 x 10,000 float64 matrix is 800 MB."""
@@ -33,56 +33,25 @@ class NeighbourTable:
 
     def __init__(self, items: np.ndarray, weights: np.ndarray):
         self.items, self.weights = items, weights
-        kept = items > 0
-        starts = np.concatenate([[0], np.cumsum(kept.sum(1))])
-        self._matrix = sp.csr_matrix((weights[kept], items[kept], starts), shape=(len(items), len(items)))
 
     def __len__(self) -> int:
         """Rows: items + 2."""
         return len(self.items)
 
-    def reached(self, history: np.ndarray, gains: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """All neighbours of each history [B, H] int32 with their summed weights, in no order.
-
-        Args:
-            gains: [B, H] float32 scales of the events; 1 when absent.
-        Returns:
-            items [B, W] int32 padded with 0 and scores [B, W] float32, -inf at padding.
-        """
-        rows, places = np.nonzero((history >= FIRST_KNOWN) & (history < len(self)))
-        values = np.ones(len(rows), np.float32) if gains is None else gains[rows, places].astype(np.float32)
-        starts = np.searchsorted(rows, np.arange(len(history) + 1))
-        seen = sp.csr_matrix((values, history[rows, places], starts), shape=(len(history), len(self)))
-        found = (seen @ self._matrix).tocsr()
-        counts = np.diff(found.indptr)
-        filled = np.arange(counts.max(initial=0)) < counts[:, None]
-        items, scores = np.zeros(filled.shape, np.int32), np.full(filled.shape, -np.inf, np.float32)
-        items[filled], scores[filled] = found.indices, found.data
-        return items, scores
-
-    def affinities(self, history: np.ndarray, gains: np.ndarray) -> np.ndarray:
-        """Summed weights of every item with each history [B, H] int32, [B, I + 2] float64, -inf where there are none.
-
-        For small catalogues, of which a history reaches a good part: quicker there than `reached`.
-
-        Args:
-            gains: [B, H] float32 scales of the events.
-        """
-        items, weights = self._wide
-        out = np.empty((len(history), len(self)))
-        for row, (events, scales) in enumerate(zip(history, gains, strict=True)):
-            places = np.flatnonzero((events >= FIRST_KNOWN) & (events < len(self)) & (scales != 0))
-            events, scales = events[places], scales[places]
-            found = weights.take(events, 0)
-            if not (scales == 1).all():
-                found *= scales[:, None]
-            out[row] = np.bincount(items.take(events, 0).ravel(), found.ravel(), len(self))
-        return np.where(out != 0, out, -np.inf)
-
-    @cached_property
-    def _wide(self) -> tuple[np.ndarray, np.ndarray]:
-        """The table in the types that `np.bincount` works in, so that it need not convert."""
-        return self.items.astype(np.int64), self.weights.astype(np.float64)
+    def reached(
+        self,
+        history: np.ndarray,
+        gains: np.ndarray,
+        excluded: np.ndarray,
+        masks: np.ndarray,
+        n: int,
+        positive: bool = False,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The n usable items whose summed weights with each history are largest; see `recall.kernels.reached_keys`."""
+        barred, sums = np.zeros(len(self), bool), np.zeros(len(self))
+        history, gains = np.ascontiguousarray(history), np.ascontiguousarray(gains)
+        keys = reached_keys(history, gains, self.items, self.weights, positive, excluded, masks, barred, sums)
+        return best_of(keys, n)
 
     def save(self, folder: Path) -> None:
         np.savez(folder / NEIGHBOURS_FILE, items=self.items, weights=self.weights)

@@ -37,18 +37,12 @@ class RankedLists:
     scores: np.ndarray
     column: int = 0
 
-    @property
-    def length(self) -> int:
-        """M, the places of the longest list."""
-        return self.items.shape[1]
-
-    def of(self, users: UserBatch, depth: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """The first ``depth`` places of each user's list (all when absent): items and scores [B, min(depth, M)]."""
-        rows = np.ones(len(users), np.int64)
-        if self.column:
-            values = users.cat[:, self.column]
-            rows = np.where((values > 0) & (values < len(self.items)), values, 1)
-        return self.items[rows, :depth], self.scores[rows, :depth]
+    def rows_of(self, users: UserBatch) -> np.ndarray:
+        """The list of each user, rows [B] int64 of ``items``."""
+        if not self.column:
+            return np.ones(len(users), np.int64)
+        values = users.cat[:, self.column]
+        return np.where((values > 0) & (values < len(self.items)), values, 1).astype(np.int64)
 
     @property
     def overall(self) -> np.ndarray:

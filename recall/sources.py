@@ -12,14 +12,13 @@ from typing import Protocol
 
 import numpy as np
 
-from features.eligibility import allowed
-from features.encoding import FIRST_KNOWN, UserBatch
-from recall.index import AnnIndex, Neighbours, best_first
+from features.eligibility import allowed, mask_rows
+from features.encoding import UserBatch
+from recall.index import AnnIndex, Neighbours
 from recall.item_to_item import NeighbourTable
+from recall.kernels import best_of, first_usable, usable_keys
 from recall.ranked_lists import RankedLists
 
-DEEPER = 4
-"""How much deeper a second look into a ranked list goes; a third takes all of it."""
 EXACT_UP_TO = 4_096
 """Items up to which scoring each of them exactly beats the index, of the whole catalogue or of what is eligible."""
 
@@ -33,14 +32,12 @@ class RecallRequest:
         vectors: [B, D] float32 from the user tower, or None when it failed.
         excluded: [B, E] int32 item indices never to return, padded with 0.
         eligible: bool, [I + 2] for all users or [B, I + 2] for each; None when every item is.
-        size: I + 2 of a catalogue small enough to keep a table of what each user may be given; else None.
     """
 
     users: UserBatch
     vectors: np.ndarray | None
     excluded: np.ndarray
     eligible: np.ndarray | None = None
-    size: int | None = None
 
     def __len__(self) -> int:
         return len(self.users)
@@ -51,21 +48,13 @@ class RecallRequest:
         return int((self.excluded > 0).sum(1).max(initial=0))
 
     @cached_property
-    def table(self) -> np.ndarray:
-        """Which items each user may be given, [B, size] bool; worked out once for all sources."""
-        assert self.size is not None
-        kept = np.ones((len(self), self.size), bool)
-        if self.eligible is not None:
-            kept &= self.eligible
-        kept[np.arange(len(kept))[:, None], self.excluded] = False
-        kept[:, :FIRST_KNOWN] = False
-        return kept
+    def masks(self) -> np.ndarray:
+        """`eligible` as compiled loops take it."""
+        return mask_rows(self.eligible)
 
     def usable(self, items: np.ndarray) -> np.ndarray:
-        """Which of items [B, n] may be returned, [B, n] bool; padding may not."""
-        if self.size is None:
-            return allowed(items, self.excluded, self.eligible)
-        return self.table[np.arange(len(items))[:, None], items]
+        """Which of items [B, n] may be returned, [B, n] bool; padding and repetitions may not."""
+        return allowed(items, self.excluded, self.eligible)
 
 
 @dataclass(frozen=True)
@@ -114,13 +103,15 @@ class AnnSource:
         for rows, eligible in _groups(request):
             found = self._search(request.vectors[rows], fetch, eligible)
             items[rows], scores[rows], failed[rows] = found.items, found.scores, found.failed
-        return SourceResult(*_first_usable(request, items, scores, n), failed)
+        barred = np.zeros(len(self._index.vectors), bool)
+        return SourceResult(*best_of(usable_keys(items, scores, request.excluded, request.masks, barred), n), failed)
 
     def _among_all(self, request: RecallRequest, vectors: np.ndarray, n: int) -> SourceResult:
         """The n best usable items of a catalogue so small that all of it is scored."""
         scores = self._index.scores(vectors)
-        failed = np.isnan(scores[:, 0])
-        return SourceResult(*_best_of_all(request, scores, n), failed)
+        every, barred = np.arange(scores.shape[1], dtype=np.int32)[None], np.zeros(scores.shape[1], bool)
+        found = best_of(usable_keys(every, scores, request.excluded, request.masks, barred), n)
+        return SourceResult(*found, np.isnan(scores[:, 0]))
 
     def _search(self, vectors: np.ndarray, fetch: int, eligible: np.ndarray | None) -> Neighbours:
         if eligible is not None and np.count_nonzero(eligible) <= EXACT_UP_TO:
@@ -138,17 +129,14 @@ class ItemToItemSource:
         self._table, self._gains = table, np.array(signal_gains, np.float32)
 
     def retrieve(self, request: RecallRequest, n: int) -> SourceResult:
-        gains = self._gains[request.users.signal]
-        if request.size is not None:
-            return SourceResult(*_best_of_all(request, self._table.affinities(request.users.history, gains), n))
-        return SourceResult(*_best_usable(request, *self._table.reached(request.users.history, gains), n))
+        users = request.users
+        found = self._table.reached(users.history, self._gains[users.signal], request.excluded, request.masks, n)
+        return SourceResult(*found)
 
     def similar(self, seeds: np.ndarray, request: RecallRequest, n: int) -> SourceResult:
-        """Neighbours of seeds [B, S] int32 that are neither seeds nor unusable."""
-        items, scores = self._table.reached(seeds)
-        owner = np.arange(len(seeds), dtype=np.int64)[:, None] << 32
-        scores = np.where(np.isin(items + owner, seeds + owner) | (scores <= 0), -np.inf, scores)
-        return SourceResult(*_best_usable(request, items, scores, n))
+        """Items [B, n] that the seeds [B, S] int32 speak for, without the seeds themselves."""
+        gains, excluded = np.ones(seeds.shape, np.float32), np.concatenate([request.excluded, seeds], 1)
+        return SourceResult(*self._table.reached(seeds, gains, excluded, request.masks, n, positive=True))
 
 
 class ListSource:
@@ -158,15 +146,14 @@ class ListSource:
 
     def __init__(self, name: str, lists: RankedLists):
         self.name, self._lists = name, lists
+        self._items, self._scores = np.ascontiguousarray(lists.items), np.ascontiguousarray(lists.scores)
+        self._highest = int(lists.items.max(initial=0))
 
     def retrieve(self, request: RecallRequest, n: int) -> SourceResult:
-        # Lists are long and mostly usable: without a filter the first look is deep enough.
-        first = n + request.most_excluded
-        for depth in (first, DEEPER * first, self._lists.length):
-            items, scores = _first_usable(request, *self._lists.of(request.users, depth), n)
-            if depth >= self._lists.length or (np.count_nonzero(items, axis=1) >= n).all():
-                break
-        return SourceResult(items, scores)
+        rows, n = self._lists.rows_of(request.users), min(n, self._items.shape[1])
+        barred = np.zeros(max(self._highest, request.excluded.max(initial=0)) + 1, bool)
+        found = first_usable(self._items, self._scores, rows, request.excluded, request.masks, n, barred)
+        return SourceResult(*found)
 
 
 def failure_of(name: str, result: SourceResult) -> list[tuple[str, str]]:
@@ -180,28 +167,3 @@ def _groups(request: RecallRequest) -> list[tuple[np.ndarray, np.ndarray | None]
     if request.eligible is None or request.eligible.ndim == 1:
         return [(every, request.eligible)]
     return [(every[row : row + 1], mask) for row, mask in enumerate(request.eligible)]
-
-
-def _first_usable(
-    request: RecallRequest, items: np.ndarray, scores: np.ndarray, n: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The first n usable entries of each row, in their order."""
-    kept = request.usable(items)
-    order = np.argsort(~kept, axis=1, kind="stable")[:, :n]
-    kept = np.take_along_axis(kept, order, 1)
-    items, scores = np.take_along_axis(items, order, 1), np.take_along_axis(scores, order, 1)
-    return np.where(kept, items, 0).astype(np.int32), np.where(kept, scores, -np.inf).astype(np.float32)
-
-
-def _best_usable(
-    request: RecallRequest, items: np.ndarray, scores: np.ndarray, n: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """The n best usable entries of each row."""
-    return best_first(items, np.where(request.usable(items), scores, -np.inf), n)
-
-
-def _best_of_all(request: RecallRequest, scores: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """The n best usable items of each row, by scores [B, I + 2] of every item."""
-    items = np.broadcast_to(np.arange(scores.shape[1], dtype=np.int32), scores.shape)
-    kept = request.usable(items) if request.size is None else request.table
-    return best_first(items, np.where(kept, scores, -np.inf), n)

@@ -20,7 +20,7 @@ import numpy as np
 from configs.errors import ConfigError, RecpoolError
 from configs.settings import RankingSettings, RecallSettings
 from features.encoding import UserBatch
-from ranking.objectives import combine
+from ranking.objectives import RECALL, Weighting
 from serving.degradation import StageCosts
 from serving.hydration import Hydrator
 from serving.post import STAGE as POST
@@ -56,13 +56,15 @@ class Cascade:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ):
-        _check_ranking(release, ranking)
+        _check_caps(release, ranking)
         self.release = release
         self._stages = stages
         self._hydrator = hydrator
         self._recall = recall
         self._ranking = ranking
-        self._weights: dict[str, float] = {**ranking.weights}
+        weights: dict[str, float] = {**ranking.weights}
+        self._own = Weighting.of(release.objectives, weights)
+        self._with_recall = Weighting.of((RECALL, *release.objectives), weights)
         self._clock = clock
         self._wall = wall
         self._costs = StageCosts()
@@ -73,34 +75,35 @@ class Cascade:
         hydrated = await self._timed("features", rows, self._hydrator.hydrate(rows, now_s))
         excluded = _padded(
             [
-                np.concatenate([row.excluded, seen]) if row.exclude_seen else row.excluded
+                (row.excluded, seen) if row.exclude_seen else (row.excluded,)
                 for row, seen in zip(rows, hydrated.seen, strict=True)
             ]
         )
         query = RecallQuery(self.release.version, hydrated.users, excluded, tuple(row.filter for row in rows), now_s)
         found = await self._recall_or_popular(rows, query)
         coarse = await self._rank("coarse", rows, hydrated.users, found.items)
-        ranked = self._in_order(Ranked.recalled(found), coarse)
+        ranked = _in_order(Ranked.recalled(found), coarse, self._with_recall)
         fine = await self._rank("fine", rows, hydrated.users, ranked.items[:, : self._ranking.coarse_keep])
-        return self._slates(rows, self._in_order(ranked, fine), excluded, now_s)
+        return self._slates(rows, _in_order(ranked, fine, self._with_recall), excluded, now_s)
 
     async def rank(self, rows: Sequence[Row]) -> list[Slate]:
         """Each row's own items, best first; all of them are returned."""
         hydrated = await self._timed("features", rows, self._hydrator.hydrate(rows, self._wall()))
-        items = _padded([row.items for row in rows])
+        items = _padded([(row.items,) for row in rows])
         objectives = await self._rank("fine", rows, hydrated.users, items)
         if objectives is None:
             objectives = await self._rank("coarse", rows, hydrated.users, items)
-        ranked = self._in_order(Ranked.given(items), objectives)
-        return [ranked.row(i).slate(row.k, row.trace) for i, row in enumerate(rows)]
+        ranked = _in_order(Ranked.given(items), objectives, self._own)
+        chosen = ranked.rows(ranked.items > 0, [row.k for row in rows])
+        return [own.slate(row.trace) for row, own in zip(rows, chosen, strict=True)]
 
     async def similar(self, rows: Sequence[Row]) -> list[Slate]:
         """Items like each row's seeds."""
         now_s = self._wall()
-        excluded = _padded([row.excluded for row in rows])
+        excluded = _padded([(row.excluded,) for row in rows])
         query = SimilarQuery(
             self.release.version,
-            _padded([row.seeds for row in rows]),
+            _padded([(row.seeds,) for row in rows]),
             # Not the largest k of the batch: evidence is relative to the list, and must not depend on batch-mates.
             self._recall.candidates,
             excluded,
@@ -116,7 +119,8 @@ class Cascade:
         row = replace(row, trace=Trace())
         row.trace.degrade("cascade", reason)
         if len(row.items):
-            return Ranked.given(row.items[None, :]).row(0).slate(row.k, row.trace)
+            own = Ranked.given(row.items[None, :])
+            return own.rows(own.items > 0, [row.k])[0].slate(row.trace)
         found = self.release.popular_candidates(1, self._recall.candidates)
         return self._slates([row], Ranked.recalled(found), row.excluded[None], self._wall())[0]
 
@@ -125,8 +129,9 @@ class Cascade:
         if found is None:
             return self.release.popular_candidates(len(rows), self._recall.candidates)
         parts = {f"recall.{part}": round(took_ms, 3) for part, took_ms in found.timings_ms.items()}
-        for row, items in zip(rows, found.items, strict=True):
-            row.trace.counts["recall"] = int(np.count_nonzero(items))
+        counts = (found.items > 0).sum(1).tolist()
+        for row, count in zip(rows, counts, strict=True):
+            row.trace.counts["recall"] = count
             row.trace.timings_ms.update(parts)
             for source, reason in found.failed:
                 row.trace.degrade(f"recall.{source}", reason)
@@ -134,26 +139,30 @@ class Cascade:
 
     async def _rank(self, stage: str, rows: Sequence[Row], users: UserBatch, items: np.ndarray) -> np.ndarray | None:
         """Objectives [B, C', O] of the candidates each row has time for, NaN elsewhere; None when no row has any."""
-        if stage not in self._stages or not items.any():
+        # Padding is behind everything else: a row that begins with it has no candidates.
+        if stage not in self._stages or not items[:, :1].any():
             return None
-        fitting = np.array([self._affordable(stage, row, items.shape[1], len(rows)) for row in rows])
-        width = int(fitting.max())
-        if width == 0:
-            return None
-        asked = np.where(np.arange(width) < fitting[:, None], items[:, :width], 0)
+        now_s, candidates = self._clock(), items.shape[1]
+        fitting = [self._affordable(stage, row, candidates, len(rows), now_s) for row in rows]
         waiting = [row for row, count in zip(rows, fitting, strict=True) if count]
+        if not waiting:
+            return None
+        asked = np.ascontiguousarray(items[:, : max(fitting)])
+        if len(set(fitting)) > 1:
+            asked = np.where(np.arange(max(fitting)) < np.array(fitting)[:, None], asked, 0)
         started = self._clock()
         answer = await self._call(stage, waiting, RankQuery(self.release.version, users, asked))
         if answer is not None:
-            self._costs.observe(stage, int(fitting.sum()), (self._clock() - started) * 1000)
+            self._costs.observe(stage, sum(fitting), (self._clock() - started) * 1000)
         return answer
 
-    def _affordable(self, stage: str, row: Row, candidates: int, rows: int) -> int:
+    def _affordable(self, stage: str, row: Row, candidates: int, rows: int, now_s: float) -> int:
         """How many candidates the row's limits allow and its deadline leaves time for; noted when not all of them."""
         allowed = row.limits.share_of(candidates) if stage in row.limits.stages else 0
         if allowed < candidates:
             row.trace.degrade(stage, FEWER_CANDIDATES if allowed else SKIPPED)
-        fitting = self._costs.affordable(stage, allowed, rows, self._remaining_ms(row)) if allowed else 0
+        remaining_ms = (row.deadline_s - now_s) * 1000
+        fitting = self._costs.affordable(stage, allowed, rows, remaining_ms) if allowed else 0
         if fitting < allowed:
             row.trace.degrade(stage, "fewer_candidates" if fitting else "skipped_for_deadline")
         row.trace.counts[stage] = fitting
@@ -165,8 +174,7 @@ class Cascade:
         The most patient row decides how long it may take: whoever waits for a more hurried one answers
         it without. What is left of the time after that is for the stages behind this one.
         """
-        left_s = max(map(self._remaining_ms, rows)) / 1000
-        timeout_s = left_s * STAGE_SHARE
+        timeout_s = (max(row.deadline_s for row in rows) - self._clock()) * STAGE_SHARE
         try:
             if timeout_s <= 0:
                 raise TimeoutError
@@ -185,25 +193,18 @@ class Cascade:
         try:
             return await work
         finally:
-            took_ms = (self._clock() - started) * 1000
-            for row in rows:
-                row.trace.timings_ms[stage] = round(took_ms, 3)
-
-    def _in_order(self, ranked: Ranked, objectives: np.ndarray | None) -> Ranked:
-        """Candidates by the stage's weighted objectives; without them the order stays."""
-        if objectives is None:
-            return ranked
-        return ranked.reordered(objectives, self.release.objectives, self._weights)
+            self._note_time(stage, rows, started)
 
     def _slates(self, rows: Sequence[Row], ranked: Ranked, excluded: np.ndarray, now_s: float) -> list[Slate]:
         started = self._clock()
         slates = choose_slates(rows, ranked, excluded, self.release, self._ranking, now_s)
-        for row in rows:
-            row.trace.timings_ms[POST] = round((self._clock() - started) * 1000, 3)
+        self._note_time(POST, rows, started)
         return slates
 
-    def _remaining_ms(self, row: Row) -> float:
-        return (row.deadline_s - self._clock()) * 1000
+    def _note_time(self, stage: str, rows: Sequence[Row], started: float) -> None:
+        took_ms = round((self._clock() - started) * 1000, 3)
+        for row in rows:
+            row.trace.timings_ms[stage] = took_ms
 
     @staticmethod
     def _degrade(rows: Sequence[Row], stage: str, reason: str) -> None:
@@ -211,10 +212,13 @@ class Cascade:
             row.trace.degrade(stage, reason)
 
 
-def _check_ranking(release: Release, ranking: RankingSettings) -> None:
-    """Raise ConfigError when weights or caps do not fit the release, before a request meets them."""
-    probe = np.zeros((0, len(release.objectives)), np.float32)
-    combine(probe, release.objectives, {**ranking.weights})
+def _in_order(ranked: Ranked, objectives: np.ndarray | None, weighting: Weighting) -> Ranked:
+    """Candidates by the stage's weighted objectives; without them the order stays."""
+    return ranked if objectives is None else ranked.reordered(objectives, weighting)
+
+
+def _check_caps(release: Release, ranking: RankingSettings) -> None:
+    """Raise ConfigError when caps do not fit the release, before a request meets them."""
     unknown = sorted(set(ranking.caps) - set(release.catalogue.fields))
     if unknown:
         known = list(release.catalogue.fields)
@@ -223,9 +227,12 @@ def _check_ranking(release: Release, ranking: RankingSettings) -> None:
         )
 
 
-def _padded(lists: Sequence[np.ndarray]) -> np.ndarray:
-    """[B, max n] int32, padded with 0."""
-    out = np.zeros((len(lists), max((len(x) for x in lists), default=0)), np.int32)
-    for row, values in enumerate(lists):
-        out[row, : len(values)] = values
+def _padded(rows: Sequence[tuple[np.ndarray, ...]]) -> np.ndarray:
+    """Each row's lists one behind the other, [B, max n] int32, padded with 0."""
+    out = np.zeros((len(rows), max((sum(map(len, lists)) for lists in rows), default=0)), np.int32)
+    for row, lists in enumerate(rows):
+        end = 0
+        for values in lists:
+            start, end = end, end + len(values)
+            out[row, start:end] = values
     return out

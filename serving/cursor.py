@@ -21,7 +21,7 @@ _MAGIC = b"c1"
 
 def item_hashes(ids: Sequence[str]) -> np.ndarray:
     """[n] uint32 hash of each external id."""
-    return np.fromiter((zlib.crc32(i.encode("utf-8")) for i in ids), np.uint32, len(ids))
+    return np.array([zlib.crc32(i.encode("utf-8")) for i in ids], np.uint32)
 
 
 def encode_cursor(hashes: np.ndarray) -> str:

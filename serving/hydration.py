@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from features.store import FeatureStore, UserRecord
 from serving.preparation import Row
 
 STAGE = "features"
-_NOTHING = np.zeros(0, np.int32)
+_NO_HASHES, _NO_VALUES = np.zeros(0, np.uint64), np.zeros(0, np.float64)
 
 
 @dataclass(frozen=True)
@@ -41,20 +42,26 @@ class Hydrator:
         self._encoder = encoder
         self._settings = settings
         self._executor = executor
+        # Made here rather than for the first request, which would wait for it.
+        self._index = encoder.items_by_hash
 
     async def hydrate(self, rows: Sequence[Row], now_s: float) -> Hydrated:
         """Encode rows [B]; ``now_s`` in seconds since 1970 decides what is stale."""
         records = await self._fetch(rows)
         fields = [self._fields(row, record, now_s) for row, record in zip(rows, records, strict=True)]
-        seen = [self._encoder.item_ids.indices(record.items) if record else _NOTHING for record in records]
-        values = [np.asarray(record.values, np.float64) if record else _NOTHING for record in records]
-        history, signal = self._encoder.encode_histories(
-            *zip(*(_with_seeds(row, *past) for row, *past in zip(rows, seen, values, strict=True)), strict=True)
-        )
-        # What models spend on a history grows with its padding.
-        longest = max(1, int((history > 0).sum(1).max(initial=0)))
-        users = self._encoder.encode_users(fields).with_history(history[:, :longest], signal[:, :longest])
-        return Hydrated(users, [s[s >= FIRST_KNOWN] for s in seen])
+        past = self._past(records)
+        values = [record.values if record else _NO_VALUES for record in records]
+        histories = map(_with_seeds, rows, past, values)
+        history, signal = self._encoder.encode_histories(*zip(*histories, strict=True))
+        users = self._encoder.encode_users(fields).with_history(history, signal)
+        return Hydrated(users, [items[items >= FIRST_KNOWN] for items in past])
+
+    def _past(self, records: Sequence[UserRecord | None]) -> list[np.ndarray]:
+        """Item indices [n] of each user's history; one look-up for the whole batch."""
+        hashes = [record.item_hashes if record else _NO_HASHES for record in records]
+        ends = list(accumulate(map(len, hashes)))
+        found = self._index.rows(np.concatenate(hashes))
+        return [found[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     async def _fetch(self, rows: Sequence[Row]) -> list[UserRecord | None]:
         """The stored row of each named user; None, flagged, where there is none to be had."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import uuid
+import os
 
 import orjson
 
@@ -19,5 +19,5 @@ def recommendation_id(key: str | None, *scope: str | None) -> str:
         scope: what tells calls apart that carelessly share a key: whom the slate is for, where, and which page.
     """
     if key is None:
-        return uuid.uuid4().hex
+        return os.urandom(16).hex()
     return hashlib.blake2b(orjson.dumps([key, *scope]), digest_size=16).hexdigest()

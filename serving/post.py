@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from configs.settings import RankingSettings
-from features.eligibility import allowed, first_places
+from features.eligibility import allowed
 from features.encoding import FIRST_KNOWN
 from ranking.rerank import Caps, select
 from serving.cursor import MAX_ITEMS
@@ -41,19 +41,20 @@ def choose_slates(
         now_s: seconds since 1970, for items that appear or expire.
     """
     caps = _caps(release, settings)
+    width = ranked.items.shape[1]
     # Without trade-offs the slate is the first usable ones, which are nearly always among the very first.
     plain = not caps and not settings.diversity
-    depth = min(ranked.items.shape[1], DEPTH * max(row.k for row in rows)) if plain else ranked.items.shape[1]
-    usable = _usable(rows, ranked.items[:, :depth], excluded, release, now_s)
+    depth = min(width, DEPTH * max(row.k for row in rows)) if plain else width
+    most = [row.k if plain else width for row in rows]
+    found = ranked.rows(_usable(rows, ranked.items[:, :depth], excluded, release, now_s), most)
     slates = []
-    for position, row in enumerate(rows):
-        places = np.flatnonzero(usable[position])
-        if len(places) < row.k and depth < ranked.items.shape[1]:
-            places = _usable_of(row, ranked.items[position], excluded[position], release, now_s)
-        if plain:
-            chosen = ranked.row(position, places[: row.k])
-        else:
-            chosen = _select(ranked.row(position, places), row.k, caps, settings.diversity, release)
+    for position, (row, chosen) in enumerate(zip(rows, found, strict=True)):
+        if len(chosen.items) < row.k and depth < width:
+            one = slice(position, position + 1)
+            all_usable = _usable([row], ranked.items[one], excluded[one], release, now_s)
+            [chosen] = ranked.part(one).rows(all_usable, [row.k])
+        if not plain:
+            chosen = _select(chosen, row.k, caps, settings.diversity, release)
         slates.append(_slate(row, chosen, excluded[position], release, now_s))
     return slates
 
@@ -71,12 +72,12 @@ def _slate(row: Row, chosen: RankedRow, excluded: np.ndarray, release: Release, 
     if row.debug:
         row.trace.removed = _removed(row, excluded, release, now_s)
     row.trace.counts[STAGE] = len(chosen.items)
-    return chosen.slate(row.k, row.trace, more)
+    return chosen.slate(row.trace, more)
 
 
 def _usable(rows: Sequence[Row], items: np.ndarray, excluded: np.ndarray, release: Release, now_s: float) -> np.ndarray:
     """Which of items [B, n] may be shown, each item once, [B, n] bool."""
-    kept = allowed(items, excluded, release.catalogue.eligible(now_s)) & first_places(items)
+    kept = allowed(items, excluded, release.catalogue.eligible(now_s))
     for position, row in enumerate(rows):
         if row.filter:
             kept[position] &= release.catalogue.mask(row.filter)[items[position]]

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from configs.errors import InvalidRequest
-from features.encoding import FIRST_KNOWN
-from features.schema import FeatureSchema
+from features.encoding import FIRST_KNOWN, Encoder
 from serving.cursor import decode_cursor
 from serving.priority import Priority
 from serving.quality import FULL, Limits
@@ -21,7 +20,7 @@ from serving.release import Release
 from serving.schemas import RankRequest, RecommendRequest, SimilarRequest
 from serving.types import Trace
 
-_NONE = np.zeros(0, np.int32)
+_NONE, _NONE_SHOWN = np.zeros(0, np.int32), np.zeros(0, np.uint32)
 
 
 @dataclass
@@ -46,7 +45,7 @@ class Row:
     features: Mapping[str, Any] = field(default_factory=dict)
     seeds: np.ndarray = field(default_factory=lambda: _NONE)
     excluded: np.ndarray = field(default_factory=lambda: _NONE)
-    shown: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint32))
+    shown: np.ndarray = field(default_factory=lambda: _NONE_SHOWN)
     items: np.ndarray = field(default_factory=lambda: _NONE)
     unknown: tuple[str, ...] = ()
     filter: str | None = None
@@ -60,7 +59,7 @@ class Row:
 
 def prepare_recommend(request: RecommendRequest, release: Release, deadline_s: float, default_k: int) -> Row:
     """Raises InvalidRequest naming the field: unknown or mistyped features, a bad cursor or filter."""
-    shown = decode_cursor(request.cursor) if request.cursor else np.zeros(0, np.uint32)
+    shown = decode_cursor(request.cursor) if request.cursor else _NONE_SHOWN
     _check_filter(request.filter, release)
     seeds, unknown = _known(request.seed_item_ids, release)
     excluded, _ = _known(request.exclude_item_ids, release)
@@ -68,9 +67,9 @@ def prepare_recommend(request: RecommendRequest, release: Release, deadline_s: f
         deadline_s,
         k=request.k or default_k,
         user_id=request.user_id,
-        features=_features(request.user_features, request.context, release.encoder.schema),
+        features=_features(request.user_features, request.context, release.encoder),
         seeds=seeds,
-        excluded=np.concatenate([excluded, seeds, release.items_with_hash(shown)]),
+        excluded=_joined(excluded, seeds, release.items_with_hash(shown)),
         shown=shown,
         unknown=unknown,
         filter=request.filter,
@@ -82,7 +81,7 @@ def prepare_recommend(request: RecommendRequest, release: Release, deadline_s: f
 def prepare_rank(request: RankRequest, release: Release, deadline_s: float) -> Row:
     """Raises InvalidRequest for unknown or mistyped features. Repeated items are ranked once."""
     items, unknown = _known(request.item_ids, release)
-    features = _features(request.user_features, request.context, release.encoder.schema)
+    features = _features(request.user_features, request.context, release.encoder)
     return Row(
         deadline_s, k=len(items), user_id=request.user_id, features=features, items=items, unknown=unknown,
         exclude_seen=False,
@@ -98,7 +97,7 @@ def prepare_similar(request: SimilarRequest, release: Release, deadline_s: float
         deadline_s,
         k=request.k or default_k,
         seeds=seeds,
-        excluded=np.concatenate([excluded, seeds]),
+        excluded=_joined(excluded, seeds),
         unknown=unknown,
         filter=request.filter,
     )
@@ -111,17 +110,23 @@ def _check_filter(expression: str | None, release: Release) -> None:
 
 def _known(ids: Sequence[str], release: Release) -> tuple[np.ndarray, tuple[str, ...]]:
     """Item indices of the known ids, each once in the order given, and the unknown ids."""
+    if not ids:
+        return _NONE, ()
     distinct = list(dict.fromkeys(ids))
-    indices = release.encoder.item_ids.indices(distinct)
-    unknown = tuple(i for i, index in zip(distinct, indices, strict=True) if index < FIRST_KNOWN)
-    return indices[indices >= FIRST_KNOWN], unknown
+    found = list(map(release.encoder.item_ids.index, distinct))
+    unknown = tuple([i for i, index in zip(distinct, found, strict=True) if index < FIRST_KNOWN])
+    return np.array([index for index in found if index >= FIRST_KNOWN], np.int32), unknown
 
 
-def _features(user: Mapping[str, Any], context: Mapping[str, Any], schema: FeatureSchema) -> dict[str, Any]:
+def _joined(*parts: np.ndarray) -> np.ndarray:
+    return np.concatenate(parts) if any(map(len, parts)) else _NONE
+
+
+def _features(user: Mapping[str, Any], context: Mapping[str, Any], encoder: Encoder) -> dict[str, Any]:
     """Both mappings in one, checked against the schema."""
     for where, given, entity in (("user_features", user, "user"), ("context", context, "context")):
-        kinds = {f.name: f.kind for f in schema.fields if f.entity == entity}
         for name, value in given.items():
+            kinds = encoder.kinds[entity]
             if name not in kinds:
                 raise InvalidRequest(f"{where}.{name}: no such field; known fields: {sorted(kinds)}", f"{where}.{name}")
             _check_value(f"{where}.{name}", kinds[name], value)

@@ -22,8 +22,6 @@ from serving.release import Release
 from serving.types import Candidates, RecallQuery, SimilarQuery
 
 log = logging.getLogger("recpool.recall")
-TABLE_UP_TO = 20_000
-"""Items up to which a table with a place for each is quicker than lists of those that were found."""
 USER_TOWER = "models/user_tower/1/model.onnx"
 
 
@@ -42,7 +40,6 @@ class LocalRecall:
         self._catalogue = catalogue
         self._settings = settings
         self._executor = executor
-        self._table_size = len(catalogue) if len(catalogue) <= TABLE_UP_TO else None
         self._quotas: dict[SourceName, int] = {
             name: source.quota for name, source in settings.sources.items() if source.quota > 0
         }
@@ -58,7 +55,7 @@ class LocalRecall:
         if isinstance(query, SimilarQuery):
             return _candidates(*self._similar(query))
         eligible = self._eligible(query.filters, query.now_s)
-        request = RecallRequest(query.users, None, query.excluded, eligible, self._table_size)
+        request = RecallRequest(query.users, None, query.excluded, eligible)
         started_s = time.monotonic()
         # Those that wait are at work while the tower and the others compute.
         threads = {
@@ -79,7 +76,7 @@ class LocalRecall:
         with _timed("merge", took_ms):
             quotas: dict[str, int] = {**self._quotas}
             limit = self._settings.candidates
-            merged = merge(results, quotas, limit, rows=len(request), item_rows=self._table_size)
+            merged = merge(results, quotas, limit, rows=len(request))
         return replace(_candidates(merged, failed), timings_ms=took_ms)
 
     def _retrieve(self, name: SourceName, request: RecallRequest) -> SourceResult:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import uuid
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -29,7 +28,7 @@ REASONS = {
 
 
 def build_reply(
-    row: Row, slate: Slate, release: Release, started_s: float, now_s: float, debug: bool
+    reply_id: str, row: Row, slate: Slate, release: Release, started_s: float, now_s: float, debug: bool
 ) -> dict[str, Any]:
     """The reply as plain JSON values; `serving.schemas.Reply` documents it. Times in seconds."""
     ids = release.catalogue.ids(slate.items)
@@ -42,7 +41,7 @@ def build_reply(
     if own:
         items += [{"id": i, "score": None, "source": FROM_REQUEST, "reasons": [], "metadata": {}} for i in row.unknown]
     return {
-        "recommendation_id": uuid.uuid4().hex,
+        "recommendation_id": reply_id,
         "items": items,
         "returned": len(items),
         "next_cursor": _next_cursor(row, slate, ids),
@@ -81,7 +80,8 @@ def _provenance(mask: int, own: bool) -> Mapping[str, Any]:
 def _next_cursor(row: Row, slate: Slate, ids: Sequence[str]) -> str | None:
     if not slate.more:
         return None
-    shown = np.concatenate([row.shown, item_hashes(ids)])
+    hashes = item_hashes(ids)
+    shown = np.concatenate([row.shown, hashes]) if len(row.shown) else hashes
     return encode_cursor(shown) if len(shown) < MAX_ITEMS else None
 
 

@@ -153,10 +153,8 @@ class Service:
         default_k = self._settings.serving.default_k
         deadline_s = self._admit(live.recommend, request, headers.priority, started)
         row = await self._prepare(prepare_recommend, request, live.release, deadline_s, default_k)
-        reply = await self._answer(live, live.recommend, row, headers.priority, started, request.debug)
-        reply["recommendation_id"] = recommendation_id(
-            headers.idempotency_key, request.user_id, request.scene, request.cursor
-        )
+        own_id = recommendation_id(headers.idempotency_key, request.user_id, request.scene, request.cursor)
+        reply = await self._answer(own_id, live, live.recommend, row, headers.priority, started, request.debug)
         if not request.dry_run:
             self._log(impression(reply, row, request.scene, time.time()))
         return reply
@@ -166,7 +164,8 @@ class Service:
         started, live = _arrival_s(headers), self._require_live()
         deadline_s = self._admit(live.rank, request, headers.priority, started)
         row = await self._prepare(prepare_rank, request, live.release, deadline_s)
-        return await self._answer(live, live.rank, row, headers.priority, started, request.debug)
+        own_id = recommendation_id(None)
+        return await self._answer(own_id, live, live.rank, row, headers.priority, started, request.debug)
 
     async def similar(self, request: SimilarRequest, headers: CallHeaders = NO_HEADERS) -> dict[str, Any]:
         """Items like the given ones."""
@@ -174,7 +173,8 @@ class Service:
         default_k = self._settings.serving.default_k
         deadline_s = self._admit(live.similar, request, headers.priority, started)
         row = await self._prepare(prepare_similar, request, live.release, deadline_s, default_k)
-        return await self._answer(live, live.similar, row, headers.priority, started, debug=False)
+        own_id = recommendation_id(None)
+        return await self._answer(own_id, live, live.similar, row, headers.priority, started, debug=False)
 
     def status(self) -> dict[str, Any]:
         """What runs here; see `serving.schemas.Status`."""
@@ -222,13 +222,13 @@ class Service:
         return deadline_s
 
     async def _answer(
-        self, live: _Live, work: Work, row: Row, priority: Priority, started: float, debug: bool
+        self, own_id: str, live: _Live, work: Work, row: Row, priority: Priority, started: float, debug: bool
     ) -> dict[str, Any]:
         """The reply, inside the row's deadline: when the cascade is late or must not be asked, popular items."""
         row.priority, row.limits = priority, self._quality.limits(priority, time.monotonic())
         try:
             slate = await self._slate(live, work, row, started)
-            reply = build_reply(row, slate, live.release, started, time.monotonic(), debug)
+            reply = build_reply(own_id, row, slate, live.release, started, time.monotonic(), debug)
         except Exception:
             self._counts["errors"] += 1
             raise

@@ -11,8 +11,10 @@ item can be shown, profiles are categorical, the catalogue is small enough for d
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ UNKNOWN, FIRST_KNOWN = 1, 2
 EVIDENCE = {"ann": 1.0, "item_to_item": 1.0, "popular": 0.02, "fresh": 0.01}
 """How much each source's standardised scores count when the sources are united."""
 NEGATIVE, POSITIVE = 1, 2
+ROW_HEAD = struct.Struct("<4sIQ")
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,10 @@ class UserFeatures:
         fields = [f["name"] for f in encoder["schema"]["fields"] if f["entity"] != "item"]
         assert all(f["kind"] == "categorical" for f in encoder["schema"]["fields"] if f["entity"] != "item")
         self._vocabularies = [(name, _index(encoder["vocabularies"][f"user.{name}"])) for name in fields]
-        self._users, self._items = _index(encoder["user_ids"]), _index(encoder["item_ids"])
+        self._users = _index(encoder["user_ids"])
+        hashes = np.array([_hashed(item) for item in encoder["item_ids"]], np.uint64)
+        self._by_hash = np.argsort(hashes)
+        self._hashes = hashes[self._by_hash]
         self._length = encoder["schema"]["history"]["length"]
         self._positive_at = encoder["schema"]["history"]["positive_at"]
         self._environment = lmdb.open(str(store), readonly=True, lock=True, max_readers=1024, map_size=64 << 30)
@@ -118,28 +124,34 @@ class UserFeatures:
         with self._environment.begin(buffers=True) as transaction:
             for row, user_id in enumerate(user_ids):
                 raw = transaction.get(b"i" + user_id.encode())
-                record = None if raw is None else orjson.loads(raw)
-                cat[row] = self._profile(user_id, record)
-                seen.append(self._met(record, history[row], signal[row]))
+                if raw is None:
+                    cat[row] = self._profile(user_id, {})
+                    seen.append(np.zeros(0, np.int64))
+                else:
+                    features, met, values = self._parsed(raw)
+                    cat[row] = self._profile(user_id, features)
+                    seen.append(self._met(met, values, history[row], signal[row]))
         return Users(cat, history, signal, seen)
 
-    def _profile(self, user_id: str, record: dict[str, Any] | None) -> list[int]:
-        features = record["features"] if record else {}
+    def _parsed(self, raw: Any) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
+        """A row's profile, item hashes and values; the layout is that of Recpool's embedded store."""
+        magic, profile, events = ROW_HEAD.unpack_from(raw)
+        assert magic == b"row2"
+        start = ROW_HEAD.size + 16 * events
+        hashes = np.frombuffer(raw, np.uint64, events, ROW_HEAD.size)
+        values = np.frombuffer(raw, np.float64, events, ROW_HEAD.size + 8 * events)
+        return orjson.loads(raw[start : start + profile])["features"], hashes, values
+
+    def _profile(self, user_id: str, features: dict[str, Any]) -> list[int]:
         known = [vocabulary.get(features.get(name), UNKNOWN) for name, vocabulary in self._vocabularies]
         return [self._users.get(user_id, UNKNOWN), *known]
 
-    def _met(self, record: dict[str, Any] | None, history: np.ndarray, signal: np.ndarray) -> np.ndarray:
+    def _met(self, hashes: np.ndarray, values: np.ndarray, history: np.ndarray, signal: np.ndarray) -> np.ndarray:
         """Fill one user's history and signal; returns everything the user met."""
-        if record is None:
-            return np.zeros(0, np.int64)
-        # Events since the bulk load stand in front of what it brought.
-        (live_items, live_values, _), (items, values, _) = record["live"], record["base"]
-        if live_items:
-            items, values = live_items + items, live_values + values
-        index = self._items
-        met = np.array([index.get(item, UNKNOWN) for item in items], np.int64)
-        marks = np.where(np.array(values[: self._length], np.float64) < self._positive_at, NEGATIVE, POSITIVE)
+        places = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
+        met = np.where(self._hashes[places] == hashes, self._by_hash[places] + FIRST_KNOWN, UNKNOWN)
         known = met[: self._length]
+        marks = np.where(values[: self._length] < self._positive_at, NEGATIVE, POSITIVE)
         history[: len(known)], signal[: len(known)] = known, marks
         return met
 
@@ -262,6 +274,10 @@ def session(release: Path, name: str) -> ort.InferenceSession:
 
 def _index(values: Sequence[str]) -> dict[str, int]:
     return {value: row for row, value in enumerate(values, FIRST_KNOWN)}
+
+
+def _hashed(item: str) -> int:
+    return int.from_bytes(blake2b(item.encode(), digest_size=8).digest(), "little") or 1
 
 
 def _standardised(values: np.ndarray) -> np.ndarray:

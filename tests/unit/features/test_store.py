@@ -67,7 +67,7 @@ def test_what_was_recorded_is_read_at_once_newest_first(make):
     store.record("ann", [UserEvent("i3")])
     row = store.fetch(["ann"])[0]
     assert row.items == ("i3", "i2", "i1")
-    assert row.times_s == (1000.0, 20.0, 10.0)
+    assert row.history().times_s == [1000.0, 20.0, 10.0]
     assert math.isnan(row.values[0]) and math.isnan(row.values[1]) and row.values[2] == 5.0
 
 
@@ -134,7 +134,8 @@ def test_a_load_brings_profiles_and_histories_in_time_order(make, dataset):
     store, shares = make(), []
     assert store.load(dataset, shares.append) == 3 and shares[-1] == 1.0
     ann, bob, cy = store.fetch(["ann", "bob", "cy"])
-    assert (ann.items, ann.values, ann.times_s) == (("i1", "i3", "i2"), (5.0, 3.0, 2.0), (30.0, 20.0, 10.0))
+    assert ann.history().columns() == [["i1", "i3", "i2"], [5.0, 3.0, 2.0], [30.0, 20.0, 10.0]]
+    assert ann.values.tolist() == [5.0, 3.0, 2.0]
     assert ann.features == {"city": "Oslo", "age": 30.0, "tags": ["a", "b"]}
     assert bob.features == {} and bob.items == ("i3",) and cy.items == ()
 

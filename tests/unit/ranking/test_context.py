@@ -17,7 +17,8 @@ from ranking.fine import FineRanker
 from ranking.inputs import Fields, RowUsers
 from ranking.pipeline import prepare, train_rankers, user_table
 from ranking.store import RankStage
-from ranking.training import RankTrainer, score_rows
+from ranking.scoring import score_rows
+from ranking.training import RankTrainer
 
 DEVICE = FeatureField(name="device", entity="context", kind="categorical")
 HOUR = FeatureField(name="hour", entity="context", kind="numeric")

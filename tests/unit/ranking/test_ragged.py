@@ -69,3 +69,28 @@ def test_rows_without_any_candidate_cost_no_call():
     ranker, cross = stage()
     assert np.isnan(ranker.rank(batch(2), np.zeros((2, 5), np.int32))).all()
     assert cross.shapes == []
+
+
+def test_what_another_process_sent_may_be_read_only():
+    ranker, _ = stage()
+    items, users = padded([3, 3]), batch(2)
+    found = ranker.rank(users, items)
+    for array in (items, users.cat, users.history, users.signal):
+        array.flags.writeable = False
+    np.testing.assert_array_equal(ranker.rank(users, items), found)
+
+
+def test_histories_are_cut_to_the_longest_of_the_batch():
+    seen = []
+
+    class Remembers(FakeUser):
+        def run(self, inputs):
+            seen.append((inputs["history"].shape, inputs["signal"].shape))
+            return super().run(inputs)
+
+    history = np.zeros((2, 9), np.int32)
+    history[0, :4], history[1, :2] = 5, 6
+    RankStage(Remembers(), FakeCross(), TABLE, Outputs(("like",))).rank(
+        batch(2).with_history(history, (history > 0).astype(np.int8)), padded([3, 3])
+    )
+    assert seen == [((2, 4), (2, 4))]

@@ -5,7 +5,14 @@ import pytest
 import scipy.sparse as sp
 
 from configs.errors import ArtifactError
+from features.eligibility import mask_rows
 from recall.item_to_item import NeighbourTable, ease_weights, shrunk_cosine, top_neighbours, train_neighbours
+
+
+def reached(table: NeighbourTable, history: np.ndarray, n: int = 50) -> tuple[np.ndarray, np.ndarray]:
+    """With every event counting once and nothing excluded."""
+    ones, nothing = np.ones(history.shape, np.float32), np.zeros((len(history), 0), np.int32)
+    return table.reached(history, ones, nothing, mask_rows(None), n)
 
 
 @pytest.fixture
@@ -31,7 +38,7 @@ def test_a_full_table_scores_like_the_dense_product(matrix):
     weights = ease_weights(matrix, 2.0)
     table = top_neighbours(weights, 9)
     history = np.array([[3, 5, 0], [8, 0, 0], [0, 0, 0]], np.int32)
-    items, scores = table.reached(history)
+    items, scores = reached(table, history)
     for row, events in enumerate(history):
         expected = sum((weights[e] for e in events if e), np.zeros(9))
         kept = items[row] > 0
@@ -74,5 +81,5 @@ def test_saved_tables_come_back_and_misfits_are_refused(tmp_path, matrix):
 
 def test_one_item_has_no_neighbours():
     table = train_neighbours(sp.csr_matrix(np.array([[0, 0, 1]], np.float32)), 5)
-    items, _ = table.reached(np.array([[2]], np.int32))
+    items, _ = reached(table, np.array([[2]], np.int32))
     assert not items.any()

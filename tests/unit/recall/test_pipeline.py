@@ -132,7 +132,7 @@ def test_an_interrupted_training_resumes_to_the_same_weights(data, tmp_path):
 
 
 def test_the_tower_never_sees_what_it_is_asked(data):
-    batch = trainer(data)._examples.batch(0)
+    batch = trainer(data).examples.batch(0)
     assert batch.asked.any(1).all()
     for row in range(len(batch.users)):
         assert not set(batch.events[row][batch.asked[row]]) & set(batch.history[row][batch.history[row] > 0])

@@ -127,19 +127,6 @@ def test_a_list_answers_with_its_first_usable_items_however_deep_they_lie(n, exc
         assert np.isfinite(found.scores[row]).sum() == len(usable)
 
 
-def test_a_list_is_looked_into_only_as_deep_as_the_request_needs():
-    class Counting(RankedLists):
-        depths = []
-
-        def of(self, users, depth=None):
-            self.depths.append(depth)
-            return super().of(users, depth)
-
-    lists = Counting(np.tile(np.arange(5_000, dtype=np.int32) + 2, (2, 1)), np.zeros((2, 5_000), np.float32))
-    ListSource("popular", lists).retrieve(request(1, [[2, 3, 0]]), 10)
-    assert lists.depths == [12]
-
-
 def test_old_events_count_less():
     times = np.concatenate([np.full(1800, 1e9), np.full(1000, 0.0)])
     assert popular_lists(interactions(times), 8, profiles(), 0, 30.0).overall[0] != 5

@@ -16,6 +16,7 @@ from features.catalogue import Catalogue
 from features.encoding import FIRST_KNOWN, Encoder
 from features.schema import FeatureField, FeatureSchema, HistorySpec
 from features.store import UserRecord
+from features.store_records import History, user_record
 from pool.repository import Manifest
 from serving.cascade import Cascade
 from serving.hydration import Hydrator
@@ -35,8 +36,8 @@ class FakeStore:
     delay_s: float = 0.0
 
     def add(self, user_id: str, items: list[str], updated_at_s: float = NOW_S, **features) -> None:
-        values = [5.0] * len(items)
-        self.records[user_id] = UserRecord(user_id, features, tuple(items), values, [0.0] * len(items), updated_at_s)
+        history = History(items, [5.0] * len(items), [0.0] * len(items))
+        self.records[user_id] = user_record(user_id, features, history, updated_at_s)
 
     def fetch(self, user_ids):
         if self.delay_s:

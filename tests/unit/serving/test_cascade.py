@@ -22,7 +22,7 @@ def row(cascade, timeout_s: float = 5.0, **fields):
 async def recommend(cascade, timeout_s: float = 5.0, **fields):
     prepared = row(cascade, timeout_s, **fields)
     [slate] = await cascade.recommend([prepared])
-    return build_reply(prepared, slate, cascade.release, 0.0, 0.0, debug=True)
+    return build_reply("r", prepared, slate, cascade.release, 0.0, 0.0, debug=True)
 
 
 def given(reply) -> list[str]:
@@ -258,7 +258,7 @@ async def test_rank_orders_the_callers_items_and_names_the_unknown_ones(make_cas
     request = RankRequest(item_ids=[*ids(3, 7), "what?", *ids(5, 3)])
     prepared = prepare_rank(request, cascade.release, time.monotonic() + 5)
     [slate] = await cascade.rank([prepared])
-    reply = build_reply(prepared, slate, cascade.release, 0.0, 0.0, debug=False)
+    reply = build_reply("r", prepared, slate, cascade.release, 0.0, 0.0, debug=False)
     assert given(reply) == [*ids(7, 5, 3), "what?"]
     assert reply["unknown_item_ids"] == ["what?"]
     assert reply["items"][-1]["score"] is None
@@ -277,7 +277,7 @@ async def test_rank_of_unknown_items_alone_is_answered(make_cascade):
     cascade = make_cascade()
     prepared = prepare_rank(RankRequest(item_ids=["a", "b"]), cascade.release, time.monotonic() + 5)
     [slate] = await cascade.rank([prepared])
-    assert build_reply(prepared, slate, cascade.release, 0, 0, debug=False)["unknown_item_ids"] == ["a", "b"]
+    assert build_reply("r", prepared, slate, cascade.release, 0, 0, debug=False)["unknown_item_ids"] == ["a", "b"]
 
 
 async def test_similar_never_returns_the_seed(make_cascade):
