@@ -42,6 +42,15 @@ class DeploymentPlan(Branch):
         return share_milli
 
 
+class GatewayPlan(DeploymentPlan):
+    """Where the gateway's replicas run and how much each gets."""
+
+    pinned: bool = Field(
+        default=True,
+        description="bind each replica to cores of its own, in turn; false where something else is bound to them",
+    )
+
+
 class StagePlan(DeploymentPlan):
     """Where one stage runs and how much it gets."""
 
@@ -55,5 +64,5 @@ class StagePlan(DeploymentPlan):
 class PlanSettings(Branch):
     """Replicas of the gateway and the place of every stage."""
 
-    gateway: DeploymentPlan = DeploymentPlan()
+    gateway: GatewayPlan = GatewayPlan()
     stages: dict[StageName, StagePlan] = Field(default_factory=lambda: {stage: StagePlan() for stage in STAGES})

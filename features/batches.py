@@ -14,10 +14,10 @@ class _Rows:
         """The rows at the given positions, as a new batch."""
         return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})  # type: ignore[arg-type]
 
-    def inputs(self) -> dict[str, np.ndarray]:
-        """Model inputs by name; kinds of field that the schema lacks (zero columns) are left out."""
-        named = {f"{self.prefix}{f.name}": getattr(self, f.name) for f in fields(self)}  # type: ignore[attr-defined,arg-type]
-        return {name: array for name, array in named.items() if array.shape[1] > 0}
+
+def _present(named: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Those of the model inputs that have columns; the schema lacks the other kinds of field."""
+    return {name: array for name, array in named.items() if array.shape[1] > 0}
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,13 @@ class ItemBatch(_Rows):
     cat: np.ndarray
     num: np.ndarray
     multi: np.ndarray
-    prefix = "item_"
 
     def __len__(self) -> int:
         return len(self.cat)
+
+    def inputs(self) -> dict[str, np.ndarray]:
+        """Model inputs by name, without the kinds of field that the schema lacks."""
+        return _present({"item_cat": self.cat, "item_num": self.num, "item_multi": self.multi})
 
 
 @dataclass(frozen=True)
@@ -58,15 +61,14 @@ class UserBatch(_Rows):
     multi: np.ndarray
     history: np.ndarray
     signal: np.ndarray
-    prefix = "user_"
 
     def __len__(self) -> int:
         return len(self.cat)
 
     def inputs(self) -> dict[str, np.ndarray]:
-        named = super().inputs()
-        named["history"], named["signal"] = named.pop("user_history"), named.pop("user_signal")
-        return named
+        """Model inputs by name, without the kinds of field that the schema lacks."""
+        profile = _present({"user_cat": self.cat, "user_num": self.num, "user_multi": self.multi})
+        return {**profile, "history": self.history, "signal": self.signal}
 
     def with_history(self, history: np.ndarray, signal: np.ndarray) -> UserBatch:
         return UserBatch(self.cat, self.num, self.multi, history, signal)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from configs.branch import Branch
 from configs.plan_settings import Tier
@@ -65,6 +65,9 @@ class WorkloadSpec(Branch):
     replicas: int = Field(default=1, ge=1, le=1_000, description="copies; those of one workload avoid each other")
     team: str = Field(default="", max_length=100, description="who pays")
     attributes: WorkloadAttributes = WorkloadAttributes()
+    options: dict[str, JsonValue] = Field(
+        default_factory=dict, description="what its kind of work can be told besides; checked when the work is made"
+    )
 
     @model_validator(mode="after")
     def _at_least_the_minimum(self) -> WorkloadSpec:

@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
-from ranking.coarse import CoarseRanker
-from ranking.fine import FineRanker
+from pool.engines.split_adam import PIECE_ELEMENTS, SplitAdam
 from ranking.groups import GroupBatch, GroupedRows
 from ranking.inputs import Fields, RowUsers
 from ranking.layers import drop_ids
 from ranking.losses import sampled_softmax, value_losses
 from ranking.recipes import Recipe, Schedule
+from ranking.scoring import Model
 
-Model = FineRanker | CoarseRanker
 LOWEST_RATE = 0.02
 """The cosine schedule ends at this share of the learning rate."""
 
@@ -34,14 +34,17 @@ class Views(NamedTuple):
 class RankTrainer:
     """Steps over grouped rows; with a teacher, also towards the teacher's logits.
 
-    All randomness of a step follows from the seed and the step's number, so weights, optimiser and
-    the count of steps are the whole state.
+    All randomness of a step follows from the seed and the step's number, so weights, optimiser, gathered
+    gradients and the counts of steps and pieces are the whole state.
 
     Args:
         model: trained in place; `averaged` gives the weights to keep.
         users, items: fields of every user and item by index, [users + 2] and [items + 2] rows.
         rows: training rows.
         teacher: a trained ranker with the same objectives.
+        piece_elements: weights that one unit of a move covers; it changes no result.
+        recompute: keep less of the forward pass and compute it again on the way back: the gradients are
+            the same to rounding, as shared weights gather their parts in another order.
     """
 
     def __init__(
@@ -53,8 +56,10 @@ class RankTrainer:
         recipe: Recipe,
         schedule: Schedule,
         teacher: Model | None = None,
+        piece_elements: int = PIECE_ELEMENTS,
+        recompute: bool = False,
     ):
-        self.model, self.items, self.rows = model, items, rows
+        self.model, self.items, self.rows, self.recompute = model, items, rows, recompute
         self.users = RowUsers(users, rows.rows.context)
         self.recipe, self.schedule, self.teacher = recipe, schedule, teacher
         self.names = model.config.objectives
@@ -62,27 +67,60 @@ class RankTrainer:
         self._targets = torch.from_numpy(rows.rows.items.astype(np.int64))
         self.rating_mean, self.rating_std = value_stats(rows.rows.values)
         self._odds = _sampling_odds(rows.rows.items, len(items.cat))
-        self._optimizer = _optimizer(model, schedule)
+        self._optimizer = _optimizer(model, schedule, piece_elements)
         self._average = {name: p.detach().clone() for name, p in model.named_parameters()}
-        self.step_count = 0
+        self._names = {id(p): name for name, p in model.named_parameters()}
+        self.step_count, self.recent_loss = 0, float("nan")
+        self._piece: int | None = None
         self._epoch, self._order = -1, np.zeros((0, rows.size), np.int64)
         self._per_step = max(1, schedule.groups // schedule.micro)
         # Groups shift from epoch to epoch, so their number does too; the first epoch's sets the length of all.
         self.steps_per_epoch = max(1, len(rows.groups(self._rng(0))) // self._per_step)
         self.total_steps = self.steps_per_epoch * schedule.epochs
 
+    @property
+    def moving(self) -> bool:
+        """Whether a move of the weights has begun and not ended."""
+        return self._piece is not None
+
+    @property
+    def total_units(self) -> int:
+        return self.total_steps + self.total_steps // self.schedule.micro * self._optimizer.pieces
+
+    @property
+    def unit_count(self) -> int:
+        """Units done of `total_units`."""
+        moves = self.step_count // self.schedule.micro - self.moving
+        return self.step_count + moves * self._optimizer.pieces + (self._piece or 0)
+
     def step(self) -> float:
         """One micro-step; the weights move every ``micro`` of them. Returns its loss."""
+        self.unit()
+        while self.moving:
+            self.unit()
+        return self.recent_loss
+
+    def unit(self) -> None:
+        """The smallest part of a step: a micro-step's gradients, or a piece of a move of the weights."""
+        if self._piece is None:
+            self._gather()
+        else:
+            self._move(self._piece)
+
+    def _gather(self) -> None:
+        """Add a micro-step's gradients to those that the next move will apply."""
         batch = self._next_batch()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed((self.schedule.seed << 32) + self.step_count)
+        if not self.model.training:  # it walks through all modules
             self.model.train()
+        with torch.random.fork_rng(devices=[]):
+            # Not `torch.manual_seed`: without a GPU it keeps a note, with a stack trace, for each of its kinds.
+            torch.default_generator.manual_seed((self.schedule.seed << 32) + self.step_count)
             loss = self.loss(batch)
         (loss / self.schedule.micro).backward()
         self.step_count += 1
         if self.step_count % self.schedule.micro == 0:
-            self._move()
-        return float(loss.detach())
+            self._piece = 0
+        self.recent_loss = float(loss.detach())
 
     def loss(self, batch: GroupBatch) -> Tensor:
         """Training loss of a batch; scalar."""
@@ -126,6 +164,7 @@ class RankTrainer:
             "grads": grads,
             "average": self._average,
             "step_count": self.step_count,
+            "piece": self._piece,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -134,7 +173,7 @@ class RankTrainer:
         self._average = {name: t.clone() for name, t in state["average"].items()}
         for name, p in self.model.named_parameters():
             p.grad = state["grads"][name].clone() if name in state["grads"] else None
-        self.step_count = state["step_count"]
+        self.step_count, self._piece = state["step_count"], state["piece"]
 
     def _next_batch(self) -> GroupBatch:
         epoch, at = divmod(self.step_count, self.steps_per_epoch)
@@ -165,43 +204,29 @@ class RankTrainer:
         item = self.items.take(candidates)
         if training and plan.id_dropout:
             user, item = (Fields(drop_ids(side.cat, plan.id_dropout), side.num, side.multi) for side in (user, item))
-        return model(user, torch.from_numpy(batch.history), torch.from_numpy(batch.signal), item, views.mask)
+        history, signal = torch.from_numpy(batch.history), torch.from_numpy(batch.signal)
+        if training and self.recompute:
+            return _recomputed(model, user, history, signal, item, views.mask)
+        return model(user, history, signal, item, views.mask)
 
-    def _move(self) -> None:
-        """Apply the gathered gradients, and let the average follow."""
+    def _move(self, piece: int) -> None:
+        """Apply a piece of the gathered gradients, and let the average follow."""
         done = min(1.0, self.step_count / self.total_steps)
         moves = self.step_count // self.schedule.micro
         warm = min(1.0, moves / max(1, self.schedule.warmup_steps))
         rate = self.schedule.learning_rate * warm * max(LOWEST_RATE, 0.5 * (1 + math.cos(math.pi * done)))
-        for group in self._optimizer.param_groups:
-            group["lr"] = rate
-        self._optimizer.step()
-        self._optimizer.zero_grad()
+        self._optimizer.move(piece, rate)
         # Early on the average must forget the start faster than its final decay would.
         decay = min(self.schedule.average, moves / (moves + 10))
-        with torch.no_grad():
-            for name, p in self.model.named_parameters():
-                self._average[name].lerp_(p, 1 - decay)
+        for span in self._optimizer.spans(piece):
+            self._average[self._names[id(span.parameter)]][span.rows].lerp_(span.view, 1 - decay)
+        self._piece = piece + 1
+        if self._piece == self._optimizer.pieces:
+            self._optimizer.zero_grad()
+            self._piece = None
 
     def _rng(self, epoch: int) -> np.random.Generator:
         return np.random.default_rng([self.schedule.seed, epoch])
-
-
-@torch.no_grad()
-def score_rows(model: Model, users: Fields, items: Fields, rows: GroupedRows, groups: int = 256) -> np.ndarray:
-    """Logits of every row [n, O] float32."""
-    model.eval()
-    row_users = RowUsers(users, rows.rows.context)
-    out = np.zeros((len(rows.rows), len(model.config.objectives)), np.float32)
-    packed = rows.groups(None)
-    for at in range(0, len(packed), groups):
-        batch = rows.batch(packed[at : at + groups])
-        real, places = batch.rows >= 0, np.maximum(batch.rows, 0)
-        item = items.take(torch.from_numpy(rows.rows.items[places].astype(np.int64)))
-        user = row_users.take(torch.from_numpy(batch.users), torch.from_numpy(places))
-        history, signal, mask = (torch.from_numpy(a) for a in (batch.history, batch.signal, batch.mask))
-        out[batch.rows[real]] = model(user, history, signal, item, mask).numpy()[real]
-    return out
 
 
 def value_stats(values: np.ndarray) -> tuple[float, float]:
@@ -233,10 +258,22 @@ def _sampling_odds(items: np.ndarray, rows: int) -> Tensor:
     return torch.from_numpy((odds / odds.sum()).astype(np.float32))
 
 
-def _optimizer(model: nn.Module, schedule: Schedule) -> torch.optim.Optimizer:
+def _optimizer(model: nn.Module, schedule: Schedule, elements: int) -> SplitAdam:
     """Adam with decay on the tables only."""
     tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding)]
     known = {id(p) for p in tables}
     rest = [p for p in model.parameters() if id(p) not in known]
-    groups = [{"params": tables, "weight_decay": schedule.embedding_decay}, {"params": rest}]
-    return torch.optim.Adam(groups, lr=schedule.learning_rate, foreach=True)
+    groups = [(tables, schedule.embedding_decay), (rest, 0.0)]
+    return SplitAdam(groups, schedule.learning_rate, elements, foreach=True)
+
+
+def _recomputed(model: Model, user: Fields, history: Tensor, signal: Tensor, item: Fields, mask: Tensor) -> Tensor:
+    """The model's forward, of which only what passes between its three parts is kept for the way back.
+
+    Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
+    """
+    encoded = checkpoint(model.encode_user, user, history, signal, mask, use_reentrant=False)
+    state = checkpoint(model.encode_item, item, use_reentrant=False)
+    logits = checkpoint(model.cross, encoded, state, use_reentrant=False)
+    assert isinstance(logits, Tensor)
+    return logits

@@ -19,10 +19,9 @@ import numpy as np
 import orjson
 
 from configs.errors import ArtifactError
-from features.eligibility import mask_rows
 from features.encoding import FIRST_KNOWN
 from recall.index_spec import IndexSpec
-from recall.kernels import best_of, usable_keys
+from recall.kernels import best_keys, keys_of, read_keys
 
 INDEX_FILE = "index.faiss"
 SPEC_FILE = "index.json"
@@ -59,6 +58,7 @@ class AnnIndex:
         self.vectors = vectors
         self._index = index
         self._not_held: np.ndarray | None = None
+        self._every = np.zeros((1, 0), np.int32)
         self._ivf = None if isinstance(index, faiss.IndexIDMap2) else faiss.extract_index_ivf(index)
 
     @classmethod
@@ -138,11 +138,20 @@ class AnnIndex:
         -inf for items that the index does not hold, NaN throughout for a query that is not finite.
         """
         queries = self._as_queries(queries)
+        finite = np.isfinite(queries)
         with np.errstate(invalid="ignore"):
             found = queries @ self.vectors.T
         found[:, self._absent()] = -np.inf
-        found[~np.isfinite(queries).all(1)] = np.nan
+        if not finite.all():
+            found[~finite.all(1)] = np.nan
         return found
+
+    @property
+    def every(self) -> np.ndarray:
+        """The items that the columns of `scores` are of, [1, I + 2] int32."""
+        if self._every.shape[1] != len(self.vectors):
+            self._every = np.arange(len(self.vectors), dtype=np.int32)[None]
+        return self._every
 
     def _absent(self) -> np.ndarray:
         """Indices of the rows of ``vectors`` that are not indexed."""
@@ -253,9 +262,8 @@ def best_first(items: np.ndarray, scores: np.ndarray, n: int) -> tuple[np.ndarra
 
     Entries at -inf or NaN, and those that are no known item, come out as padding (item 0, -inf).
     """
-    items, scores = np.ascontiguousarray(items, np.int32), np.ascontiguousarray(scores, np.float32)
-    barred = np.zeros(items.max(initial=0) + 1, bool)
-    return best_of(usable_keys(items, scores, np.zeros((len(scores), 0), np.int32), mask_rows(None), barred), n)
+    items = np.ascontiguousarray(np.broadcast_to(items, scores.shape), np.int32)
+    return read_keys(best_keys(keys_of(items, np.ascontiguousarray(scores, np.float32)), n))
 
 
 def _train(known: np.ndarray, spec: IndexSpec, seed: int) -> faiss.Index:

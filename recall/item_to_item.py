@@ -19,7 +19,7 @@ import scipy.sparse as sp
 from configs.errors import ArtifactError
 from features.encoding import FIRST_KNOWN
 from recall.index import best_first
-from recall.kernels import best_of, reached_keys
+from recall.kernels import best_keys, reached_keys
 
 EASE_UP_TO = 10_000
 """Items up to which the dense inverse is taken; one 10,000 x 10,000 float64 matrix is 800 MB."""
@@ -46,12 +46,15 @@ class NeighbourTable:
         masks: np.ndarray,
         n: int,
         positive: bool = False,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The n usable items whose summed weights with each history are largest; see `recall.kernels.reached_keys`."""
+    ) -> np.ndarray:
+        """Keys [B, n] of the usable items whose summed weights with each history are largest.
+
+        The arguments are those of `recall.kernels.reached_keys`.
+        """
         barred, sums = np.zeros(len(self), bool), np.zeros(len(self))
         history, gains = np.ascontiguousarray(history), np.ascontiguousarray(gains)
         keys = reached_keys(history, gains, self.items, self.weights, positive, excluded, masks, barred, sums)
-        return best_of(keys, n)
+        return best_keys(keys, n)
 
     def save(self, folder: Path) -> None:
         np.savez(folder / NEIGHBOURS_FILE, items=self.items, weights=self.weights)

@@ -19,14 +19,13 @@ SCORES = "Array(float32, 2, 'C', True)"
 NO_KEY = np.iinfo(np.int64).max
 
 
-def best_of(keys: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """The n best candidates of each row, best first: items [B, min(n, C)] int32 padded with 0 and scores [B, min(n, C)]
-    float32, -inf at padding. ``keys`` are used up."""
+def best_keys(keys: np.ndarray, n: int) -> np.ndarray:
+    """The n best candidates of each row, best first, [B, min(n, C)]; ``keys`` [B, C] are used up."""
     if n < keys.shape[1]:
         keys.partition(max(n - 1, 0), axis=1)
         keys = np.ascontiguousarray(keys[:, :n])
     keys.sort(axis=1)
-    return _read(keys)
+    return keys
 
 
 @njit(cache=True)
@@ -36,8 +35,27 @@ def _key(bits, item):
     return (np.int64(fall) << 32) | np.int64(item)
 
 
+@njit(cache=True)
+def _score(key):
+    """Bits, as int32, of the score that a key holds."""
+    fall = np.int32(key >> 32)
+    return ~fall if fall < 0 else fall | np.int32(-0x80000000)
+
+
+@compiled(f"int64[:, ::1]({ITEMS}, {SCORES})")
+def keys_of(items, scores):
+    """Keys of items [B, C] by scores [B, C]; none of padding, nor at -inf or NaN."""
+    keys, bits = np.full(items.shape, NO_KEY), scores.view(np.int32)
+    for row in range(len(items)):
+        for place in range(items.shape[1]):
+            if items[row, place] >= FIRST_KNOWN and scores[row, place] > -np.inf:
+                keys[row, place] = _key(bits[row, place] if scores[row, place] != 0 else np.int32(0), items[row, place])
+    return keys
+
+
 @compiled("Tuple((int32[:, ::1], float32[:, ::1]))(int64[:, ::1])")
-def _read(keys):
+def read_keys(keys):
+    """Items [B, C] int32 padded with 0 and scores [B, C] float32, -inf at padding."""
     items, bits = np.zeros(keys.shape, np.int32), np.empty(keys.shape, np.int32)
     scores = bits.view(np.float32)
     for row in range(len(keys)):
@@ -46,9 +64,7 @@ def _read(keys):
             if key == NO_KEY:
                 scores[row, place] = -np.inf
                 continue
-            fall = np.int32(key >> 32)
-            items[row, place] = np.int32(key & 0x7FFFFFFF)
-            bits[row, place] = ~fall if fall < 0 else fall | np.int32(-0x80000000)
+            items[row, place], bits[row, place] = np.int32(key & 0x7FFFFFFF), _score(key)
     return items, scores
 
 
@@ -77,28 +93,23 @@ def usable_keys(items, scores, excluded, masks, barred):
     return keys
 
 
-@compiled(
-    f"Tuple((int32[:, ::1], float32[:, ::1]))({ITEMS}, {SCORES}, int64[::1], {ITEMS}, {BOOLS}, int64, boolean[::1])"
-)
-def first_usable(items, scores, lists, excluded, masks, n, barred):
-    """The first n usable entries, in their order, of the list that each row has: ``lists`` [B] of items [S, C].
-
-    Answers as `best_of` does.
-    """
-    out, kept = np.zeros((len(lists), n), np.int32), np.full((len(lists), n), np.float32(-np.inf))
+@compiled(f"int64[:, ::1]({ITEMS}, {SCORES}, int64[::1], {ITEMS}, {BOOLS}, int64, boolean[::1])")
+def first_keys(items, scores, lists, excluded, masks, n, barred):
+    """Keys of the first n usable entries of the list that each row has: ``lists`` [B] of items [S, C], best first."""
+    keys, bits = np.full((len(lists), n), NO_KEY), scores.view(np.int32)
     for row in range(len(lists)):
         _mark(barred, excluded[row], True)
-        size = 0
+        size, own = 0, lists[row]
         for place in range(items.shape[1]):
             if size == n:
                 break
-            item = items[lists[row], place]
+            item = items[own, place]
             eligible = len(masks) == 0 or masks[row % len(masks), item]
             if item >= FIRST_KNOWN and eligible and not barred[item]:
-                out[row, size], kept[row, size] = item, scores[lists[row], place]
+                keys[row, size] = _key(bits[own, place] if scores[own, place] != 0 else np.int32(0), item)
                 size += 1
         _mark(barred, excluded[row], False)
-    return out, kept
+    return keys
 
 
 @njit(cache=True)
@@ -153,55 +164,86 @@ def reached_keys(history, gains, neighbours, weights, positive, excluded, masks,
     return keys
 
 
+@compiled("int64(int64[:, ::1])")
+def highest_item(keys):
+    """The largest item index of keys [B, C]; 0 when there is none."""
+    highest = 0
+    for row in range(len(keys)):
+        for key in keys[row]:
+            if key != NO_KEY:
+                highest = max(highest, key & 0x7FFFFFFF)
+    return highest
+
+
 @njit(cache=True)
-def _spread(items, scores):
-    """The least score of a list and the standard deviation of its scores, 1 when they are all the same."""
-    count, total, lowest = 0, 0.0, np.inf
-    for place in range(len(items)):
-        if items[place] >= FIRST_KNOWN and np.isfinite(scores[place]):
+def _decode(keys, items, bits):
+    """Items and bits of scores of a row of keys; returns how many there are."""
+    count = 0
+    for key in keys:
+        if key != NO_KEY:
+            items[count], bits[count] = np.int32(key & 0x7FFFFFFF), _score(key)
             count += 1
-            total += scores[place]
-            lowest = min(lowest, scores[place])
+    return count
+
+
+@njit(cache=True)
+def _spread(scores, count):
+    """The least of some scores and their standard deviation, 1 when they are all the same."""
+    total, lowest = 0.0, np.inf
+    for place in range(count):
+        total += scores[place]
+        lowest = min(lowest, scores[place])
     squares = 0.0
-    for place in range(len(items)):
-        if items[place] >= FIRST_KNOWN and np.isfinite(scores[place]):
-            squares += (scores[place] - total / count) ** 2
+    for place in range(count):
+        squares += (scores[place] - total / count) ** 2
     return lowest, np.sqrt(squares / count) if squares > 0 else 1.0
 
 
-@compiled(
-    f"Tuple((int64[:, ::1], uint8[:, ::1]))({ITEMS}, {SCORES}, int64[::1], float64[::1], uint8[::1], float64[::1])"
-)
-def united_keys(items, scores, ends, weights, bits, sums):
+@compiled("Tuple((int64[:, ::1], uint8[:, ::1]))(int64[:, ::1], int64[::1], float64[::1], uint8[::1], float64[::1])")
+def united_keys(keys, ends, weights, bits, sums):
     """Keys of the items of several lists by their evidence, each once, [B, W]; see `recall.merge.merge`.
 
     Args:
-        items, scores: [B, W], the lists one behind the other, the k-th ending before column ``ends[k]``.
+        keys: [B, W], the lists one behind the other, the k-th ending before column ``ends[k]``.
         weights, bits: of each list.
         sums: scratch.
     Returns:
         keys, and the united bits of every item, [B, size of scratch].
     """
-    keys, sources = np.full(items.shape, NO_KEY), np.zeros((len(items), len(sums)), np.uint8)
-    met, total = np.empty(items.shape[1], np.int32), np.empty(1, np.float32)
-    total_bits = total.view(np.int32)
-    for row in range(len(items)):
+    out, sources = np.full(keys.shape, NO_KEY), np.zeros((len(keys), len(sums)), np.uint8)
+    met, items = np.empty(keys.shape[1], np.int32), np.empty(keys.shape[1], np.int32)
+    scores = np.empty(keys.shape[1] + 1, np.float32)
+    score_bits = scores.view(np.int32)
+    for row in range(len(keys)):
         distinct, start = 0, 0
         for part in range(len(ends)):
-            lowest, spread = _spread(items[row, start : ends[part]], scores[row, start : ends[part]])
-            scale = weights[part] / spread
-            for place in range(start, ends[part]):
-                item, score = items[row, place], scores[row, place]
-                if item < FIRST_KNOWN or not np.isfinite(score):
-                    continue
+            count = _decode(keys[row, start : ends[part]], items, score_bits)
+            lowest, spread = _spread(scores, count)
+            scale, start = weights[part] / spread, ends[part]
+            for place in range(count):
+                item = items[place]
                 if sources[row, item] == 0:
                     met[distinct] = item
                     distinct += 1
-                sums[item] += scale * (score - lowest)
+                sums[item] += scale * (scores[place] - lowest)
                 sources[row, item] |= bits[part]
-            start = ends[part]
         for place in range(distinct):
-            total[0] = sums[met[place]] + 0.0
-            keys[row, place] = _key(total_bits[0], met[place])
+            scores[0] = sums[met[place]] + 0.0
+            out[row, place] = _key(score_bits[0], met[place])
             sums[met[place]] = 0.0
-    return keys, sources
+    return out, sources
+
+
+@compiled("Tuple((int32[:, ::1], float32[:, ::1], uint8[:, ::1], int64))(int64[:, ::1], uint8[:, ::1])")
+def read_united(keys, sources):
+    """Items [B, C] padded with 0, evidence and sources [B, C], both 0 at padding; and the most items of a row."""
+    items, bits = np.zeros(keys.shape, np.int32), np.zeros(keys.shape, np.int32)
+    origin, width = np.zeros(keys.shape, np.uint8), 0
+    for row in range(len(keys)):
+        for place in range(keys.shape[1]):
+            key = keys[row, place]
+            if key != NO_KEY:
+                item = np.int32(key & 0x7FFFFFFF)
+                items[row, place], bits[row, place], origin[row, place] = item, _score(key), sources[row, item]
+                width = max(width, place + 1)
+    return items, bits.view(np.float32), origin, width

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
-from recall.kernels import best_of, united_keys
+from recall.kernels import best_keys, highest_item, read_united, united_keys
 from recall.sources import SourceResult
 
 SOURCE_NAMES = ("ann", "item_to_item", "popular", "fresh")
@@ -48,20 +49,17 @@ def merge(
     unknown = sorted(set(known) - set(SOURCE_NAMES))
     if unknown:
         raise ValueError(f"unknown sources {unknown}; known: {list(SOURCE_NAMES)}")
-    size = rows if rows is not None else max((len(r.items) for r in known.values()), default=0)
+    size = rows if rows is not None else max((len(r.keys) for r in known.values()), default=0)
     if not known or not size:
         return Merged(*(np.zeros((size, 0), kind) for kind in (np.int32, np.float32, np.uint8)))
-    items = np.concatenate([result.items[:, : quotas[name]] for name, result in known.items()], 1)
-    scores = np.concatenate([result.scores[:, : quotas[name]] for name, result in known.items()], 1)
-    ends = np.cumsum([min(quotas[name], result.items.shape[1]) for name, result in known.items()])
-    counts = np.array([weights.get(name, 0.0) for name in known])
+    lists = [result.keys[:, : quotas[name]] for name, result in known.items()]
+    ends = np.array(list(accumulate(keys.shape[1] for keys in lists)))
+    given = np.array([weights.get(name, 0.0) for name in known])
     bits = np.array([1 << SOURCE_NAMES.index(name) for name in known], np.uint8)
-    keys, sources = united_keys(items, scores, ends, counts, bits, np.zeros(int(items.max(initial=0)) + 1))
-    found, evidence = best_of(keys, limit)
-    filled = found > 0
-    width = int(filled.sum(1).max())
-    merged = Merged(found, np.where(filled, evidence, np.float32(0)), sources[np.arange(size)[:, None], found])
-    return Merged(merged.items[:, :width], merged.scores[:, :width], merged.sources[:, :width])
+    every = np.ascontiguousarray(np.concatenate(lists, 1))
+    keys, sources = united_keys(every, ends, given, bits, np.zeros(highest_item(every) + 1))
+    *found, width = read_united(best_keys(keys, limit), sources)
+    return Merged(*(column[:, :width] for column in found))
 
 
 def source_names(mask: int) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from recall.export import export_user_tower
 from recall.index import AnnIndex
 from recall.index_spec import IndexSpec
 from recall.item_to_item import NeighbourTable, train_neighbours
+from recall.kernels import NO_KEY
 from recall.merge import Merged, merge
 from recall.ranked_lists import RankedLists, first_seen, fresh_lists, popular_lists, segment_column
 from recall.recipes import RecallRecipe
@@ -76,13 +78,17 @@ def train_tower(
     data: RecallData, recipe: RecallRecipe, seed: int = 0, progress: Progress = lambda what, share: None
 ) -> TowerTrainer:
     """Run the two-tower's training to its end."""
-    length = data.encoder.schema.history.length
-    shape = TowerShape.of(data.encoder)
-    trainer = TowerTrainer(shape, data.users, data.items, data.rows, length, recipe.tower, seed)
+    trainer = tower_trainer(data, recipe, seed)
     while not trainer.done:
         trainer.step()
         progress("two-tower", trainer.step_count / trainer.total_steps)
     return trainer
+
+
+def tower_trainer(data: RecallData, recipe: RecallRecipe, seed: int = 0, **changes: Any) -> TowerTrainer:
+    """A trainer at its first step; ``changes`` are further arguments of `TowerTrainer`."""
+    length, shape = data.encoder.schema.history.length, TowerShape.of(data.encoder)
+    return TowerTrainer(shape, data.users, data.items, data.rows, length, recipe.tower, seed, **changes)
 
 
 def write_tower(
@@ -95,6 +101,11 @@ def write_tower(
 ) -> float:
     """Write index, item vectors and user tower; returns the ONNX difference."""
     AnnIndex.build(trainer.item_vectors(), spec, seed).save(folder)
+    return write_user_tower(trainer, data, tower_path)
+
+
+def write_user_tower(trainer: TowerTrainer, data: RecallData, tower_path: Path) -> float:
+    """Write the user tower alone; returns the ONNX difference."""
     rows = np.arange(min(PARITY_ROWS, len(data.users)))
     histories = data.rows.histories().latest(rows, data.encoder.schema.history.length)
     sample = data.users.take(rows).with_history(*histories)
@@ -169,8 +180,7 @@ class Recall:
     def _popular_for(self, chosen: np.ndarray, request: RecallRequest, n: int) -> SourceResult:
         """Everyone's popular items for the chosen rows [B] bool, nothing for the others."""
         found = ListSource("popular", replace(self.popular, column=0)).retrieve(request, n)
-        kept = chosen[:, None]
-        return SourceResult(np.where(kept, found.items, 0), np.where(kept, found.scores, -np.inf))
+        return SourceResult(np.where(chosen[:, None], found.keys, NO_KEY))
 
 
 def mean_vectors(vectors: np.ndarray, seeds: np.ndarray) -> np.ndarray:

@@ -16,7 +16,7 @@ from features.eligibility import allowed, mask_rows
 from features.encoding import UserBatch
 from recall.index import AnnIndex, Neighbours
 from recall.item_to_item import NeighbourTable
-from recall.kernels import best_of, first_usable, usable_keys
+from recall.kernels import best_keys, first_keys, keys_of, read_keys, usable_keys
 from recall.ranked_lists import RankedLists
 
 EXACT_UP_TO = 4_096
@@ -48,6 +48,11 @@ class RecallRequest:
         return int((self.excluded > 0).sum(1).max(initial=0))
 
     @cached_property
+    def highest_excluded(self) -> int:
+        """The largest item index that any row excludes."""
+        return int(self.excluded.max(initial=0))
+
+    @cached_property
     def masks(self) -> np.ndarray:
         """`eligible` as compiled loops take it."""
         return mask_rows(self.eligible)
@@ -59,14 +64,28 @@ class RecallRequest:
 
 @dataclass(frozen=True)
 class SourceResult:
-    """items [B, n] int32 padded with 0, scores [B, n] float32, -inf at padding; failed [B] bool or None.
+    """Candidates of B users, best first: keys [B, n] (see `recall.kernels`); failed [B] bool or None.
 
     A failed row could not be answered (its user vector was not finite); other sources fill it.
     """
 
-    items: np.ndarray
-    scores: np.ndarray
+    keys: np.ndarray
     failed: np.ndarray | None = None
+
+    @classmethod
+    def of(cls, items: np.ndarray, scores: np.ndarray, failed: np.ndarray | None = None) -> SourceResult:
+        """From items [B, n] int32, best first and padded with 0, and their scores [B, n]."""
+        return cls(keys_of(np.ascontiguousarray(items, np.int32), np.ascontiguousarray(scores, np.float32)), failed)
+
+    @property
+    def items(self) -> np.ndarray:
+        """[B, n] int32, padded with 0."""
+        return read_keys(self.keys)[0]
+
+    @property
+    def scores(self) -> np.ndarray:
+        """[B, n] float32, -inf at padding."""
+        return read_keys(self.keys)[1]
 
 
 class Source(Protocol):
@@ -104,14 +123,15 @@ class AnnSource:
             found = self._search(request.vectors[rows], fetch, eligible)
             items[rows], scores[rows], failed[rows] = found.items, found.scores, found.failed
         barred = np.zeros(len(self._index.vectors), bool)
-        return SourceResult(*best_of(usable_keys(items, scores, request.excluded, request.masks, barred), n), failed)
+        keys = usable_keys(items, scores, request.excluded, request.masks, barred)
+        return SourceResult(best_keys(keys, n), failed)
 
     def _among_all(self, request: RecallRequest, vectors: np.ndarray, n: int) -> SourceResult:
         """The n best usable items of a catalogue so small that all of it is scored."""
         scores = self._index.scores(vectors)
-        every, barred = np.arange(scores.shape[1], dtype=np.int32)[None], np.zeros(scores.shape[1], bool)
-        found = best_of(usable_keys(every, scores, request.excluded, request.masks, barred), n)
-        return SourceResult(*found, np.isnan(scores[:, 0]))
+        every, barred = self._index.every, np.zeros(scores.shape[1], bool)
+        keys = usable_keys(every, scores, request.excluded, request.masks, barred)
+        return SourceResult(best_keys(keys, n), np.isnan(scores[:, 0]))
 
     def _search(self, vectors: np.ndarray, fetch: int, eligible: np.ndarray | None) -> Neighbours:
         if eligible is not None and np.count_nonzero(eligible) <= EXACT_UP_TO:
@@ -130,13 +150,13 @@ class ItemToItemSource:
 
     def retrieve(self, request: RecallRequest, n: int) -> SourceResult:
         users = request.users
-        found = self._table.reached(users.history, self._gains[users.signal], request.excluded, request.masks, n)
-        return SourceResult(*found)
+        gains = self._gains[users.signal]
+        return SourceResult(self._table.reached(users.history, gains, request.excluded, request.masks, n))
 
     def similar(self, seeds: np.ndarray, request: RecallRequest, n: int) -> SourceResult:
         """Items [B, n] that the seeds [B, S] int32 speak for, without the seeds themselves."""
         gains, excluded = np.ones(seeds.shape, np.float32), np.concatenate([request.excluded, seeds], 1)
-        return SourceResult(*self._table.reached(seeds, gains, excluded, request.masks, n, positive=True))
+        return SourceResult(self._table.reached(seeds, gains, excluded, request.masks, n, positive=True))
 
 
 class ListSource:
@@ -151,9 +171,8 @@ class ListSource:
 
     def retrieve(self, request: RecallRequest, n: int) -> SourceResult:
         rows, n = self._lists.rows_of(request.users), min(n, self._items.shape[1])
-        barred = np.zeros(max(self._highest, request.excluded.max(initial=0)) + 1, bool)
-        found = first_usable(self._items, self._scores, rows, request.excluded, request.masks, n, barred)
-        return SourceResult(*found)
+        barred = np.zeros(max(self._highest, request.highest_excluded) + 1, bool)
+        return SourceResult(first_keys(self._items, self._scores, rows, request.excluded, request.masks, n, barred))
 
 
 def failure_of(name: str, result: SourceResult) -> list[tuple[str, str]]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
 from features.datasets import IndexedInteractions
 from features.encoding import FIRST_KNOWN, PADDING, UNKNOWN, ItemBatch, UserBatch
+from pool.engines.split_adam import PIECE_ELEMENTS, SplitAdam
 from recall.recipes import TowerSettings
 from recall.training_data import TowerBatch, TowerExamples, interaction_matrix, spectral_vectors
 from recall.two_tower import Inputs, TowerShape, TwoTower
@@ -30,6 +32,8 @@ class TowerTrainer:
         items: the catalogue by item index, [I + 2] rows.
         rows: training interactions.
         history_length: events a user row carries in serving.
+        spectral: start at `start_spectral`'s vectors; without, the caller does that or loads weights.
+        piece_elements: weights that one piece of a move covers; it changes no result.
     """
 
     def __init__(
@@ -41,22 +45,28 @@ class TowerTrainer:
         history_length: int,
         settings: TowerSettings,
         seed: int = 0,
+        spectral: bool = True,
+        piece_elements: int = PIECE_ELEMENTS,
     ):
-        self.settings, self._seed, self._users = settings, seed, users
+        self.settings, self.seed, self._users, self._rows = settings, seed, users, rows
         self._items = {name: torch.from_numpy(array) for name, array in items.inputs().items()}
-        self._examples = TowerExamples(rows, history_length, settings, seed)
+        self.examples = TowerExamples(rows, history_length, settings, seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             self.model = TwoTower(shape, settings.dim, settings.hidden, settings.dropout)
-        matrix = interaction_matrix(rows, shape.items)
-        popularity = np.asarray(matrix.sum(0)).ravel().astype(np.float32)
-        self._proposal = _proposal(popularity)
-        vectors = spectral_vectors(matrix, settings.dim - 1)
-        if vectors is not None:
-            self.model.start_from(torch.from_numpy(vectors), torch.from_numpy(popularity))
-        self._optimizer = torch.optim.Adam(self.model.parameters(), lr=settings.learning_rate)
+        self._proposal = _proposal(_popularity(interaction_matrix(rows, shape.items)))
+        if spectral:
+            self.start_spectral()
+        self.optimizer = SplitAdam([(list(self.model.parameters()), 0.0)], settings.learning_rate, piece_elements)
         self.step_count, self.recent_loss = 0, float("nan")
-        self.total_steps = self._examples.steps_per_epoch * settings.epochs
+        self.total_steps = self.examples.steps_per_epoch * settings.epochs
+
+    def start_spectral(self) -> None:
+        """Begin at singular vectors of the interactions; one call of a sparse solver, so it may take seconds."""
+        matrix = interaction_matrix(self._rows, self.model.shape.items)
+        vectors = spectral_vectors(matrix, self.settings.dim - 1)
+        if vectors is not None:
+            self.model.start_from(torch.from_numpy(vectors), torch.from_numpy(_popularity(matrix)))
 
     @property
     def done(self) -> bool:
@@ -64,16 +74,16 @@ class TowerTrainer:
 
     def step(self) -> float:
         """One optimiser step; returns its loss."""
-        batch = self._examples.batch(self.step_count)
+        batch = self.examples.batch(self.step_count)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed((self._seed << 32) + self.step_count)
+            # Not `torch.manual_seed`: without a GPU it keeps a note, with a stack trace, for each of its kinds.
+            torch.default_generator.manual_seed((self.seed << 32) + self.step_count)
             self.model.train()
             loss = self.loss(batch)
-        for group in self._optimizer.param_groups:
-            group["lr"] = self._rate()
-        self._optimizer.zero_grad()
+        self.optimizer.zero_grad()
         loss.backward()
-        self._optimizer.step()
+        for piece in range(self.optimizer.pieces):
+            self.optimizer.move(piece, self.rate())
         self.step_count += 1
         self.recent_loss = float(loss.detach())
         return self.recent_loss
@@ -84,16 +94,27 @@ class TowerTrainer:
         A user's sum is divided by the root of its length, between counting users and counting events.
         Items the tower has seen leave the softmax, as they leave the answer in serving.
         """
-        candidates, log_odds = self._candidates(batch)
+        candidates, log_odds = self.candidates(batch.events[batch.asked])
+        users = self.user_vectors(batch)
+        items = self.model.item(self.item_inputs(candidates))
+        return self.likelihood(batch, len(batch.users), users, items, candidates, log_odds)
+
+    def likelihood(
+        self, batch: TowerBatch, total: int, users: Tensor, items: Tensor, candidates: np.ndarray, log_odds: Tensor
+    ) -> Tensor:
+        """`loss` of the vectors of a batch's users [B, D] and of candidate items [C, D]; scalar.
+
+        Args:
+            total: users of the step that the batch is part of; the losses of its parts add up to the step's.
+        """
         column = np.zeros(len(self._proposal), np.int64)
         column[candidates] = np.arange(len(candidates))
-        users = self.model.user(self._user_inputs(batch))
-        logits = users @ self._item_vectors(candidates).T - log_odds
+        logits = users @ items.T - log_odds
         logits = logits.masked_fill(_seen(batch, candidates, column, len(self._proposal)), HIDDEN_LOGIT)
         rows, places = np.nonzero(batch.asked)
         asked = torch.from_numpy(column[batch.events[rows, places]])
         likelihood = torch.log_softmax(logits, 1)[torch.from_numpy(rows), asked]
-        weights = batch.asked.sum(1, keepdims=True).clip(1) ** -0.5 / len(batch.users)
+        weights = batch.asked.sum(1, keepdims=True).clip(1) ** -0.5 / total
         return -(likelihood * torch.from_numpy(weights[rows, 0].astype(np.float32))).sum()
 
     def item_vectors(self) -> np.ndarray:
@@ -114,33 +135,43 @@ class TowerTrainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs; loads with ``torch.load(weights_only=True)``."""
-        model, optimizer = self.model.state_dict(), self._optimizer.state_dict()
+        model, optimizer = self.model.state_dict(), self.optimizer.state_dict()
         return {"model": model, "optimizer": optimizer, "step_count": self.step_count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        self.optimizer.load_state_dict(state["optimizer"])
         self.step_count = state["step_count"]
 
-    def _rate(self) -> float:
+    def rate(self) -> float:
         """Cosine decay to a hundredth of the learning rate."""
         turned = np.pi * self.step_count / max(1, self.total_steps)
         return self.settings.learning_rate * (0.01 + 0.99 * 0.5 * (1 + float(np.cos(turned))))
 
-    def _user_inputs(self, batch: TowerBatch) -> Inputs:
+    def user_vectors(self, batch: TowerBatch) -> Tensor:
+        """[B, D] float32."""
         users = self._users.take(batch.users).with_history(batch.history, batch.signal)
-        return {name: torch.from_numpy(array) for name, array in users.inputs().items()}
+        return self.model.user({name: torch.from_numpy(array) for name, array in users.inputs().items()})
 
-    def _item_vectors(self, candidates: np.ndarray) -> Tensor:
-        """Candidate vectors [C, D]; some ids fall to the unknown bucket, which so learns to stand for new items."""
+    def item_inputs(self, candidates: np.ndarray) -> Inputs:
+        """Of the candidates; some ids fall to the unknown bucket, which so learns to stand for new items."""
         inputs = {name: tensor[torch.from_numpy(candidates)] for name, tensor in self._items.items()}
         cat = inputs["item_cat"].clone()
         dropped = torch.rand(len(cat)) < self.settings.item_id_dropout
         cat[:, 0] = torch.where(dropped, UNKNOWN, cat[:, 0])
-        return self.model.item({**inputs, "item_cat": cat})
+        return {**inputs, "item_cat": cat}
 
-    def _candidates(self, batch: TowerBatch) -> tuple[np.ndarray, Tensor]:
+    @property
+    def most_candidates(self) -> int:
+        """About how many items a step scores at most."""
+        known = len(self._proposal) - FIRST_KNOWN
+        return known if known <= FULL_SOFTMAX_UP_TO else min(known, 2 * self.settings.negatives)
+
+    def candidates(self, asked: np.ndarray) -> tuple[np.ndarray, Tensor]:
         """Item indices [C] to score and their log inclusion odds [C], zero when the catalogue is whole.
+
+        Args:
+            asked: items that the step's users must find; they are among the candidates.
 
         Source of the correction: Bengio and Senecal 2008 (subtract the log of the proposal); the
         chance that n draws include an item is 1 - (1 - q)^n.
@@ -148,12 +179,16 @@ class TowerTrainer:
         if len(self._proposal) <= FULL_SOFTMAX_UP_TO + FIRST_KNOWN:
             every = np.arange(FIRST_KNOWN, len(self._proposal))
             return every, torch.zeros(len(every))
-        rng = np.random.default_rng((self._seed, self.step_count, 3))
+        rng = np.random.default_rng((self.seed, self.step_count, 3))
         drawn = np.searchsorted(np.cumsum(self._proposal), rng.random(self.settings.negatives), side="right")
-        asked = batch.events[batch.asked]
         chosen = np.union1d(drawn.clip(FIRST_KNOWN, len(self._proposal) - 1), asked)
         included = -np.expm1(self.settings.negatives * np.log1p(-self._proposal[chosen].clip(1e-12, 1 - 1e-7)))
         return chosen, torch.from_numpy(np.log(included).astype(np.float32))
+
+
+def _popularity(matrix: sp.csr_matrix) -> np.ndarray:
+    """Users that met each item, [I + 2] float32."""
+    return np.asarray(matrix.sum(0)).ravel().astype(np.float32)
 
 
 def _proposal(popularity: np.ndarray) -> np.ndarray:

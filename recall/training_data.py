@@ -15,6 +15,9 @@ from features.datasets import IndexedInteractions
 from features.encoding import FIRST_KNOWN
 from recall.recipes import TowerSettings
 
+NO_SIZE = 1e-10
+"""A singular value below this share of the largest is zero but for rounding."""
+
 
 @dataclass(frozen=True)
 class TowerBatch:
@@ -50,11 +53,23 @@ class TowerExamples:
         self._epoch, self._order = -1, self.users
 
     def batch(self, step: int) -> TowerBatch:
+        return self._draw(self._users(step), np.random.default_rng((self._seed, step, 2)))
+
+    def part(self, step: int, place: int, parts: int) -> TowerBatch:
+        """One of the parts that a step's users are cut into; none has users when there are too few.
+
+        Each draws for itself, so the parts together are not what `batch` draws for the same users.
+        """
+        users = np.array_split(self._users(step), parts)[place]
+        return self._draw(users, np.random.default_rng((self._seed, step, 2, place)))
+
+    def _users(self, step: int) -> np.ndarray:
         epoch, place = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
             self._epoch, self._order = epoch, np.random.default_rng((self._seed, epoch, 1)).permutation(self.users)
-        users = self._order[place * self._settings.batch : (place + 1) * self._settings.batch]
-        rng = np.random.default_rng((self._seed, step, 2))
+        return self._order[place * self._settings.batch : (place + 1) * self._settings.batch]
+
+    def _draw(self, users: np.ndarray, rng: np.random.Generator) -> TowerBatch:
         events, signal = self._histories.latest(users, self._span)
         width = max(1, int((events > 0).sum(1).max(initial=1)))
         events, signal = events[:, :width], signal[:, :width]
@@ -96,12 +111,15 @@ def spectral_vectors(matrix: sp.csr_matrix, width: int) -> np.ndarray | None:
     left, right = (np.maximum(np.asarray(matrix.sum(axis)).ravel(), 1.0) ** -0.5 for axis in (1, 0))
     scaled = sp.diags(left) @ matrix @ sp.diags(right)
     try:
-        _, _, vectors = scipy.sparse.linalg.svds(scaled.astype(np.float64), k=rank, random_state=0)
+        _, sizes, vectors = scipy.sparse.linalg.svds(scaled.astype(np.float64), k=rank, random_state=0)
     except scipy.sparse.linalg.ArpackError:
         return None
-    # The sign of a singular vector is arbitrary; fixing it makes runs repeatable.
+    if (nothing := sizes < NO_SIZE * sizes.max()).any():
+        # The matrix has a lower rank: ARPACK fills up with directions of its own, others each time.
+        vectors[nothing], vectors[:, np.asarray(matrix.sum(0)).ravel() == 0] = 0.0, 0.0
+    # The sign of a singular vector is arbitrary; fixing it, and that of zeros, makes runs repeatable.
     signs = np.sign(vectors[np.arange(rank), np.abs(vectors).argmax(1)])
-    return np.ascontiguousarray((vectors * signs[:, None]).T[:, ::-1], np.float32)
+    return np.ascontiguousarray((vectors * signs[:, None] + 0.0).T[:, ::-1], np.float32)
 
 
 def _repeats(events: np.ndarray, asked: np.ndarray) -> np.ndarray:

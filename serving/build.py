@@ -64,7 +64,7 @@ def build_release(dataset: Dataset, settings: Settings, recipe: str, progress: P
         tower = folder / "models" / "user_tower" / "1" / "model.onnx"
         tower.parent.mkdir(parents=True)
         users, items = user_table(encoder, dataset.users), encoder.item_table(dataset.items)
-        data = RecallData(encoder, users, items, rows, _available_from(dataset, encoder))
+        data = RecallData(encoder, users, items, rows, available_from(dataset, encoder))
         wanted = settings.recall
         describe["metrics"]["recall"] = build_recall(
             data,
@@ -76,12 +76,12 @@ def build_release(dataset: Dataset, settings: Settings, recipe: str, progress: P
             progress=progress,
         )
         describe["metrics"]["valid_auc"] = _build_rankers(
-            folder, encoder, users, items, rows, _fitted(ranking, dataset, objectives), progress
+            folder, encoder, users, items, rows, fitted(ranking, dataset, objectives), progress
         )
     return draft.version
 
 
-def _available_from(dataset: Dataset, encoder: Encoder) -> np.ndarray | None:
+def available_from(dataset: Dataset, encoder: Encoder) -> np.ndarray | None:
     """When each item came, [I + 2] float64 seconds since 1970, NaN where unknown; None when no item says."""
     if AVAILABLE_FROM not in dataset.items.column_names:
         return None
@@ -99,7 +99,7 @@ def _build_rankers(
     progress: Progress,
 ) -> dict[str, float]:
     """Train and write both rankers; returns the validation AUC of each."""
-    train, valid = _held_out(rows, recipe.rows)
+    train, valid = held_out(rows, recipe.rows)
     view = "others" if rows.times is None else "earlier"
     data = prepare(encoder, users, items, train, valid, view, rows if view == "earlier" else None)
     rankers = train_rankers(
@@ -110,14 +110,14 @@ def _build_rankers(
     return rankers.valid_auc
 
 
-def _fitted(recipe: Recipe, dataset: Dataset, objectives: tuple[str, ...]) -> Recipe:
+def fitted(recipe: Recipe, dataset: Dataset, objectives: tuple[str, ...]) -> Recipe:
     """The recipe for this data's objectives and its own idea of what counts as liked."""
     liked = dataset.schema.history.positive_at
     recipe = recipe.with_objectives(*objectives)
     return recipe if liked is None else replace(recipe, like_at=liked)
 
 
-def _held_out(rows: IndexedInteractions, most: int | None) -> tuple[IndexedInteractions, IndexedInteractions]:
+def held_out(rows: IndexedInteractions, most: int | None) -> tuple[IndexedInteractions, IndexedInteractions]:
     """Up to ``most`` training rows and the validation rows: the newest, or some at random when there are no times."""
     cut = len(rows) - int(len(rows) * VALID_SHARE)
     if rows.times is None:

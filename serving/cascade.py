@@ -22,13 +22,15 @@ from configs.settings import RankingSettings, RecallSettings
 from features.encoding import UserBatch
 from ranking.objectives import RECALL, Weighting
 from serving.degradation import StageCosts
-from serving.hydration import Hydrator
+from serving.hydration import STAGE as FEATURES
+from serving.hydration import Hydrated, Hydrator
 from serving.post import STAGE as POST
 from serving.post import choose_slates
 from serving.preparation import Row
 from serving.quality import FEWER_CANDIDATES, SKIPPED
 from serving.ranked import Ranked
 from serving.release import Release
+from serving.stages import InPlace
 from serving.types import Candidates, RankQuery, RecallQuery, SimilarQuery, Slate, StageCaller, Trace
 
 log = logging.getLogger("recpool.cascade")
@@ -72,7 +74,7 @@ class Cascade:
     async def recommend(self, rows: Sequence[Row]) -> list[Slate]:
         """The best items of the catalogue for each row, inside each row's deadline."""
         now_s = self._wall()
-        hydrated = await self._timed("features", rows, self._hydrator.hydrate(rows, now_s))
+        hydrated = await self._hydrated(rows, now_s)
         excluded = _padded(
             [
                 (row.excluded, seen) if row.exclude_seen else (row.excluded,)
@@ -88,7 +90,7 @@ class Cascade:
 
     async def rank(self, rows: Sequence[Row]) -> list[Slate]:
         """Each row's own items, best first; all of them are returned."""
-        hydrated = await self._timed("features", rows, self._hydrator.hydrate(rows, self._wall()))
+        hydrated = await self._hydrated(rows, self._wall())
         items = _padded([(row.items,) for row in rows])
         objectives = await self._rank("fine", rows, hydrated.users, items)
         if objectives is None:
@@ -178,8 +180,14 @@ class Cascade:
         try:
             if timeout_s <= 0:
                 raise TimeoutError
-            async with asyncio.timeout(timeout_s):
-                return await self._timed(stage, rows, self._stages[stage](query, timeout_s))
+            caller, started = self._stages[stage], self._clock()
+            try:
+                if isinstance(caller, InPlace):
+                    return caller.stage(query)
+                async with asyncio.timeout(timeout_s):
+                    return await caller(query, timeout_s)
+            finally:
+                self._note_time(stage, rows, started)
         except TimeoutError:
             self._degrade(rows, stage, "timeout")
             return None
@@ -188,12 +196,11 @@ class Cascade:
             self._degrade(rows, stage, type(error).__name__ if isinstance(error, RecpoolError) else "failed")
             return None
 
-    async def _timed(self, stage: str, rows: Sequence[Row], work: Any) -> Any:
+    async def _hydrated(self, rows: Sequence[Row], now_s: float) -> Hydrated:
         started = self._clock()
-        try:
-            return await work
-        finally:
-            self._note_time(stage, rows, started)
+        hydrated = await self._hydrator.hydrate(rows, now_s)
+        self._note_time(FEATURES, rows, started)
+        return hydrated
 
     def _slates(self, rows: Sequence[Row], ranked: Ranked, excluded: np.ndarray, now_s: float) -> list[Slate]:
         started = self._clock()

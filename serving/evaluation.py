@@ -29,7 +29,7 @@ from serving.cascade import Cascade
 from serving.hydration import Hydrator
 from serving.preparation import Row
 from serving.release import Release
-from serving.stages import in_place, load_stage, stage_threads
+from serving.stages import InPlace, load_stage, stage_threads
 from serving.types import StageCaller
 
 K = 10
@@ -161,7 +161,7 @@ class TopN:
         self._folder.cleanup()
 
     def stage(self, name: str) -> StageCaller:
-        return in_place(load_stage(name, self.release, self.settings, self._executor))
+        return InPlace(load_stage(name, self.release, self.settings, self._executor))
 
     def cascade(self, skip: Sequence[str] = (), recall: StageCaller | None = None, **ranking: Any) -> Cascade:
         """The cascade as it serves, with some stages done without.

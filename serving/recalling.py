@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -43,6 +43,8 @@ class LocalRecall:
         self._quotas: dict[SourceName, int] = {
             name: source.quota for name, source in settings.sources.items() if source.quota > 0
         }
+        self._waiting = [name for name in self._quotas if recall.sources[name].waits]
+        self._order = [name for name in self._quotas if name not in self._waiting] + self._waiting
 
     @classmethod
     def load(cls, release: Release, settings: RecallSettings, executor: Executor, tier: str = "cpu") -> LocalRecall:
@@ -56,28 +58,21 @@ class LocalRecall:
             return _candidates(*self._similar(query))
         eligible = self._eligible(query.filters, query.now_s)
         request = RecallRequest(query.users, None, query.excluded, eligible)
-        started_s = time.monotonic()
+        started_s = lap_s = time.monotonic()
         # Those that wait are at work while the tower and the others compute.
-        threads = {
-            name: self._executor.submit(self._retrieve, name, request)
-            for name in self._quotas
-            if self._recall.sources[name].waits
-        }
-        took_ms: dict[str, float] = {}
-        with _timed("tower", took_ms):
-            request = replace(request, vectors=self._vectors(query.users))
+        threads = {name: self._executor.submit(self._retrieve, name, request) for name in self._waiting}
+        request = replace(request, vectors=self._vectors(query.users))
+        took_ms, lap_s = {"tower": (time.monotonic() - lap_s) * 1000}, time.monotonic()
         found: dict[SourceName, SourceResult | None] = {}
         failed: list[tuple[str, str]] = []
-        for name in sorted(self._quotas, key=threads.__contains__):
-            left_s = started_s + self._settings.sources[name].timeout_ms / 1000 - time.monotonic()
-            with _timed(name, took_ms):
-                found[name] = self._answer(name, request, threads.get(name), left_s, failed)
+        for name in self._order:
+            left_s = started_s + self._settings.sources[name].timeout_ms / 1000 - lap_s
+            found[name] = self._answer(name, request, threads.get(name), left_s, failed)
+            took_ms[name], lap_s = (time.monotonic() - lap_s) * 1000, time.monotonic()
         results = {name: result for name in self._quotas if (result := found[name]) is not None}
-        with _timed("merge", took_ms):
-            quotas: dict[str, int] = {**self._quotas}
-            limit = self._settings.candidates
-            merged = merge(results, quotas, limit, rows=len(request))
-        return replace(_candidates(merged, failed), timings_ms=took_ms)
+        merged = merge(results, self._quotas, self._settings.candidates, rows=len(request))  # type: ignore[arg-type]
+        took_ms["merge"] = (time.monotonic() - lap_s) * 1000
+        return _candidates(merged, failed, took_ms)
 
     def _retrieve(self, name: SourceName, request: RecallRequest) -> SourceResult:
         return self._recall.sources[name].retrieve(request, self._quotas[name])
@@ -128,12 +123,7 @@ class LocalRecall:
         return None if eligible[FIRST_KNOWN:].all() else eligible
 
 
-@contextmanager
-def _timed(part: str, took_ms: dict[str, float]) -> Iterator[None]:
-    started = time.perf_counter()
-    yield
-    took_ms[part] = (time.perf_counter() - started) * 1000
-
-
-def _candidates(merged: Merged, failed: Sequence[tuple[str, str]]) -> Candidates:
-    return Candidates(merged.items, merged.scores, merged.sources, tuple(failed))
+def _candidates(
+    merged: Merged, failed: Sequence[tuple[str, str]], took_ms: Mapping[str, float] = MappingProxyType({})
+) -> Candidates:
+    return Candidates(merged.items, merged.scores, merged.sources, tuple(failed), took_ms)

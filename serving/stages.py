@@ -41,13 +41,17 @@ class LocalRanker:
         return self._ranker.rank(query.users, query.items)
 
 
-def in_place(stage: LocalStage) -> StageCaller:
-    """The stage on the caller's own thread, for those who have a thread to spare: `serving.lanes`."""
+class InPlace:
+    """The stage on the caller's own thread, for those who have a thread to spare: `serving.lanes`.
 
-    async def call(query: Any, timeout_s: float) -> Any:
-        return stage(query)
+    Nothing could interrupt it, so whoever knows it may call ``stage`` without waiting.
+    """
 
-    return call
+    def __init__(self, stage: LocalStage):
+        self.stage = stage
+
+    async def __call__(self, query: Any, timeout_s: float) -> Any:
+        return self.stage(query)
 
 
 def on_thread(stage: LocalStage, executor: Executor) -> StageCaller:

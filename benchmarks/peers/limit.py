@@ -20,7 +20,7 @@ from serving.cascade import Cascade
 from serving.hydration import Hydrator
 from serving.preparation import Row
 from serving.release import Release
-from serving.stages import in_place, load_stage, stage_threads
+from serving.stages import InPlace, load_stage, stage_threads
 
 PROCESSES = 2
 DEADLINE_S = 60.0
@@ -72,7 +72,7 @@ def load_cascade(settings: Settings) -> tuple[Cascade, list[str]]:
     assert version is not None, "no release; `recpool up` makes one"
     release = Release.load(repository, version)
     executor = stage_threads(settings.ranking.threads)
-    stages = {name: in_place(load_stage(name, release, settings, executor)) for name in STAGES}
+    stages = {name: InPlace(load_stage(name, release, settings, executor)) for name in STAGES}
     store = open_store(settings.store, settings.store_folder)
     hydrator = Hydrator(store, release.encoder, settings.store, None)
     return Cascade(release, stages, hydrator, settings.recall, settings.ranking), release.encoder.user_ids.values

@@ -53,6 +53,5 @@ class OnnxEngine:
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Outputs by name; inputs that the model does not declare are ignored."""
-        fed = {name: inputs[name] for name in self.input_types}
-        outputs = self._session.run(None, fed)
-        return {name: np.asarray(array) for name, array in zip(self.output_names, outputs, strict=True)}
+        outputs = self._session.run(self.output_names, {name: inputs[name] for name in self.input_types})
+        return dict(zip(self.output_names, outputs, strict=True))  # type: ignore[arg-type]

@@ -7,12 +7,13 @@ import scipy.sparse as sp
 from configs.errors import ArtifactError
 from features.eligibility import mask_rows
 from recall.item_to_item import NeighbourTable, ease_weights, shrunk_cosine, top_neighbours, train_neighbours
+from recall.kernels import read_keys
 
 
 def reached(table: NeighbourTable, history: np.ndarray, n: int = 50) -> tuple[np.ndarray, np.ndarray]:
     """With every event counting once and nothing excluded."""
     ones, nothing = np.ones(history.shape, np.float32), np.zeros((len(history), 0), np.int32)
-    return table.reached(history, ones, nothing, mask_rows(None), n)
+    return read_keys(table.reached(history, ones, nothing, mask_rows(None), n))
 
 
 @pytest.fixture

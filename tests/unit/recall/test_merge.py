@@ -16,7 +16,7 @@ def result(*rows: list[tuple[int, float]]) -> SourceResult:
     for r, row in enumerate(rows):
         for c, (item, score) in enumerate(row):
             items[r, c], scores[r, c] = item, score
-    return SourceResult(items, scores)
+    return SourceResult.of(items, scores)
 
 
 one_list = st.lists(st.tuples(st.integers(2, 30), st.floats(-5, 5, width=32)), max_size=12, unique_by=lambda e: e[0])

@@ -48,7 +48,7 @@ class FakeSource:
         if self.error:
             raise self.error
         items = np.full((len(request), 1), 3, np.int32)
-        return SourceResult(items * request.usable(items), np.ones(items.shape, np.float32))
+        return SourceResult.of(items * request.usable(items), np.ones(items.shape, np.float32))
 
 
 @pytest.fixture
