@@ -42,15 +42,6 @@ class DeploymentPlan(Branch):
         return share_milli
 
 
-class GatewayPlan(DeploymentPlan):
-    """Where the gateway's replicas run and how much each gets."""
-
-    pinned: bool = Field(
-        default=True,
-        description="bind each replica to cores of its own, in turn; false where something else is bound to them",
-    )
-
-
 class StagePlan(DeploymentPlan):
     """Where one stage runs and how much it gets."""
 
@@ -64,5 +55,5 @@ class StagePlan(DeploymentPlan):
 class PlanSettings(Branch):
     """Replicas of the gateway and the place of every stage."""
 
-    gateway: GatewayPlan = GatewayPlan()
+    gateway: DeploymentPlan = DeploymentPlan()
     stages: dict[StageName, StagePlan] = Field(default_factory=lambda: {stage: StagePlan() for stage in STAGES})
