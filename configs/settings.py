@@ -23,6 +23,7 @@ from configs.overload_settings import OverloadSettings
 from configs.plan_settings import STAGES as STAGES
 from configs.plan_settings import PlanSettings
 from configs.plan_settings import StageName as StageName
+from configs.pool_settings import PoolSettings
 from configs.wrong_settings import wrong_settings
 
 PROFILES = Path(__file__).parent / "profiles"
@@ -148,6 +149,7 @@ class Settings(Branch):
     overload: OverloadSettings = OverloadSettings()
     plan: PlanSettings = PlanSettings()
     handles: HandleSettings = HandleSettings()
+    pool: PoolSettings = PoolSettings()
 
     @property
     def dataset_folder(self) -> Path:

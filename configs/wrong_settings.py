@@ -36,5 +36,5 @@ def _fields_at(tree: type[BaseModel], location: tuple[int | str, ...]) -> list[s
     """The settings that a branch has, by its place in the tree."""
     kind: Any = tree
     for key in location:
-        kind = get_args(kind)[1] if get_origin(kind) is dict else kind.model_fields[key].annotation
+        kind = get_args(kind)[get_origin(kind) is dict] if get_origin(kind) else kind.model_fields[key].annotation
     return sorted(kind.model_fields)

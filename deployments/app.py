@@ -17,6 +17,7 @@ from ray.serve.schema import LoggingConfig
 from configs.settings import Settings, load_settings
 from deployments.gateway import Gateway
 from deployments.plan import Placement, make_plan, replica_options, replica_settings
+from deployments.pool import start_pool
 from deployments.routing import StageRouter
 from deployments.stages import Stage
 from pool.repository import ReleaseRepository
@@ -41,7 +42,9 @@ class AppArguments(BaseModel):
 def build_app(arguments: dict[str, Any]) -> serve.Application:
     """Compose the application of a profile for the cluster this runs on; `AppArguments` has the arguments."""
     checked = AppArguments.model_validate(arguments)
-    return compose(load_settings(checked.profile, checked.overrides), cluster_resources())
+    settings = load_settings(checked.profile, checked.overrides)
+    start_pool(settings)
+    return compose(settings, cluster_resources())
 
 
 def cluster_resources() -> Mapping[str, float]:

@@ -14,6 +14,7 @@ from deployments import ask, launch, offline
 from deployments.cli_budget import budget
 from deployments.cli_ingest import ingest
 from deployments.cli_plan import plan
+from deployments.cli_pool import pool
 from deployments.cli_release import releases
 from deployments.console import complain, reporting, show
 from deployments.options import AsJson, DatasetName, Profile, Recipe, absolute, resolve
@@ -23,6 +24,7 @@ app.command()(budget)
 app.command()(ingest)
 app.command()(plan)
 app.add_typer(releases, name="release")
+app.add_typer(pool, name="pool")
 
 
 def main() -> None:

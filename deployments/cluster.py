@@ -24,8 +24,9 @@ from configs.errors import Conflict, Unavailable
 from configs.settings import Settings
 from deployments import processes
 from deployments.environment import NODE_ADDRESS, Folders, Ports, cluster_environment, write_files
-from deployments.machine import machine_resources
+from deployments.machine import device_resources, machine_resources
 from features.files import write_atomically
+from pool.runtime.inventory import RESOURCE
 
 START_TIMEOUT_S = 180
 OBJECT_STORE_BYTES = 128 * 2**20
@@ -101,8 +102,9 @@ class Cluster:
 
         Raises:
             Unavailable: it does not come up; holds the end of Ray's output. Conflict: as `write_files`.
+            ConfigError: as `device_resources`.
         """
-        ports, resources = Ports.choose(), machine_resources()
+        ports, resources = Ports.choose(), {**machine_resources(), **device_resources(settings)}
         write_files(settings, self.folders, ports)
         environment = {**os.environ, **cluster_environment(settings, self.folders, ports)}
         environment.pop("RAY_ADDRESS")  # `ray start --head` refuses to start beside a named cluster
@@ -171,6 +173,7 @@ def _start_command(folders: Folders, ports: Ports, resources: Mapping[str, float
         f"--port={ports.gcs}",
         f"--num-cpus={resources['CPU']:g}",
         f"--num-gpus={resources['GPU']:g}",
+        f"--resources={json.dumps({name: amount for name, amount in resources.items() if name.startswith(RESOURCE)})}",
         f"--object-store-memory={OBJECT_STORE_BYTES}",
         f"--temp-dir={folders.ray}",
         "--include-dashboard=true",

@@ -9,6 +9,8 @@ stop still finishes what it has. Without the variable everything works the same,
 from __future__ import annotations
 
 import asyncio
+import logging
+from typing import Any
 
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
@@ -16,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.posts import Posts
 
+log = logging.getLogger("recpool.express")
 IMPORT_PATH = "deployments.express:middlewares"
 
 _here: list[Posts] = []
@@ -53,29 +56,53 @@ class Express:
 
 
 class _Watch:
-    """Cancels the running task once the client has gone; begins when the body is there."""
+    """Cancels the running task once the client has gone; begins when the body is there.
+
+    The call that waits for the client to leave is driven by hand: a task for it, begun and cancelled with every
+    request, costs more than all else here. It may wait for futures, as uvicorn's does, and for nothing that
+    needs a task of its own.
+    """
 
     def __init__(self, receive: Receive):
         self._receive = receive
         self._task = asyncio.current_task()
-        self._waiting: asyncio.Task[None] | None = None
+        self._next: Any = None
         self.has_left = False
 
     async def receive(self) -> Message:
         message = await self._receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        if not message.get("more_body", False) and self._waiting is None:
-            self._waiting = asyncio.get_running_loop().create_task(self._await_leaving())
+        if self._next is None and not message.get("more_body", False):
+            self._next = self._receive()
+            self._go_on()
         return message
 
-    async def _await_leaving(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+    def _go_on(self, _: object = None) -> None:
+        """Up to the next future that the client's next message waits for."""
+        while self._next is not None:
+            try:
+                waits_for = self._next.send(None)
+            except StopIteration as came:
+                self._next = None
+                if came.value["type"] == "http.disconnect":
+                    self._leave()
+                else:
+                    self._next = self._receive()
+            except Exception as error:  # the server's own; the reply will meet it too
+                self._next = None
+                log.debug("no word whether the client is still there", exc_info=error)
+            else:
+                waits_for._asyncio_future_blocking = False
+                waits_for.add_done_callback(self._go_on)
+                return
+
+    def _leave(self) -> None:
         self.has_left = True
         if self._task is not None:
             self._task.cancel()
 
     def stop(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
+        if self._next is not None:
+            self._next.close()
+            self._next = None

@@ -16,6 +16,9 @@ from configs.settings import STAGES, Settings
 from deployments import express
 from deployments.choice import chosen_version
 from deployments.handles import RemoteStage
+from deployments.plan import GATEWAY
+from deployments.pool_member import PoolMember
+from deployments.pool_routes import pool_router
 from serving.http import build_http
 from serving.service import Service
 
@@ -87,9 +90,12 @@ class Gateway:
             stage.connect()
         self._champion = champion
         self._service = Service(settings, stages, tiers)
-        self._http = build_http(self._service, settings.serving)
+        self._http = build_http(self._service, settings.serving, [pool_router(settings)])
         express.register(self._http)
         self._probe = Probe(self._http, [stage for stage in STAGES if stage not in stages])
+        self._member = PoolMember(settings, self._service, GATEWAY, version=lambda: self._service.version)
+        if settings.pool.runtime.enabled and not stages:
+            self._member.start()
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         return self._http
@@ -117,4 +123,5 @@ class Gateway:
             await self._probe()
 
     async def __del__(self) -> None:
+        self._member.stop()
         await self._service.close()

@@ -16,7 +16,7 @@ from configs.settings import Settings
 from deployments.cluster import Cluster, ClusterRecord, settings_digest
 from deployments.console import Report
 from deployments.environment import is_free
-from deployments.machine import machine_resources
+from deployments.machine import device_resources, machine_resources
 from deployments.offline import ensure_dataset, ensure_release, ensure_store
 from deployments.plan import Plan, make_plan
 from deployments.rollout import await_ready, deploy, serve_config, why_not_ready
@@ -97,6 +97,7 @@ class Launch:
 
     def _plan(self, record: ClusterRecord | None) -> Plan:
         """The plan for what runs, or for the cluster that this machine would be; refused if it has no room for it."""
+        device_resources(self.settings)  # a device that is not there is refused before anything is ended or started
         resources = (record.resources if record else None) or machine_resources()
         plan = make_plan(self.settings, resources)
         plan.require_room(resources)

@@ -6,7 +6,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from deployments.environment import cores
+from configs.settings import Settings
+from deployments.environment import NODE_ADDRESS, cores
+from pool.runtime import discovery
+from pool.runtime.inventory import node_devices
+from pool.runtime.messages import NodeFound, RayNode
 
 ACCELERATORS = {"GPU": ("nvidia", "CUDA_VISIBLE_DEVICES"), "NPU": ("davinci", "ASCEND_RT_VISIBLE_DEVICES")}
 """By Ray's name: what its device files are called before their number, and the variable that narrows them down."""
@@ -19,6 +23,19 @@ def machine_resources(devices: Path = Path("/dev"), variables: Mapping[str, str]
         there = [file for file in devices.glob(f"{prefix}*") if file.name.removeprefix(prefix).isdigit()]
         found[resource] = float(min(len(there), _visible(variables.get(variable), len(there))))
     return found
+
+
+def device_resources(settings: Settings) -> dict[str, float]:
+    """The Ray resources of this machine's devices, for ``ray start``; none without a pool.
+
+    Raises:
+        ConfigError: a device of the settings has cores or an accelerator that this machine lacks; names the field.
+    """
+    if not settings.pool.runtime.enabled:
+        return {}
+    here = RayNode("", NODE_ADDRESS, is_alive=True, is_head=True, resources={})
+    found = NodeFound(discovery.usable_cores(), discovery.memory_bytes(), discovery.accelerators(), 0)
+    return node_devices(settings.pool.devices, here, found)
 
 
 def _visible(stated: str | None, there: int) -> int:

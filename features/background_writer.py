@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
-import time
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,13 +26,14 @@ class BackgroundWriter:
     Args:
         capacity: records waiting at most; beyond that new ones are dropped.
         batch: records written in one transaction at most.
-        linger_s: how long the first record of a batch waits for company.
+        linger_s: how long the first record of a batch waits for company. The thread wakes once in that time,
+            whatever comes; each time it interrupts those who answer requests.
     """
 
     def __init__(self, event_log: EventLog, capacity: int = 10_000, batch: int = 256, linger_s: float = 0.05):
-        self._log, self._batch, self._linger_s = event_log, batch, linger_s
-        self._queue: queue.Queue[Mapping[str, Any]] = queue.Queue(capacity)
-        self._closing, self._lock = threading.Event(), threading.Lock()
+        self._log, self._capacity, self._batch, self._linger_s = event_log, capacity, batch, linger_s
+        self._records: deque[Mapping[str, Any]] = deque()
+        self._came, self._closing, self._lock = threading.Event(), threading.Event(), threading.Lock()
         self._written = self._dropped = 0
         self._thread = threading.Thread(target=self._run, name="event-writer", daemon=True)
         self._thread.start()
@@ -45,57 +45,49 @@ class BackgroundWriter:
 
     @property
     def dropped(self) -> int:
-        """Records lost: the queue was full or closed, or the log refused them."""
+        """Records lost: too many waited, the writer was closed, or the log refused them."""
         return self._dropped
 
     @property
     def waiting(self) -> int:
-        """Records in the queue, about."""
-        return self._queue.qsize()
+        """Records that wait, about."""
+        return len(self._records)
 
     def submit(self, record: Mapping[str, Any]) -> bool:
         """Queue one record; False when it had to be dropped. Never waits and never raises."""
-        if not self._closing.is_set():
-            try:
-                self._queue.put_nowait(record)
-                return True
-            except queue.Full:
-                pass
-        self._drop(1)
-        return False
+        with self._lock:
+            if self._closing.is_set() or len(self._records) >= self._capacity:
+                self._dropped += 1
+                return False
+            self._records.append(record)
+        if not self._came.is_set():
+            self._came.set()
+        return True
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Write what waits, then stop; a record handed over after this counts as dropped."""
-        self._closing.set()
+        with self._lock:
+            self._closing.set()
+        self._came.set()
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             log.warning("about %d events are still unwritten after %g s", self.waiting, timeout_s)
             return
-        self._drop(len(self._drain(self._queue.qsize())))
         self._log.close()
 
     def _run(self) -> None:
-        while not (self._closing.is_set() and self._queue.empty()):
-            if records := self._next_batch():
+        while self._records or not self._closing.is_set():
+            self._came.wait()
+            if len(self._records) < self._batch:
+                self._closing.wait(self._linger_s)
+            # Cleared before the records are taken: whoever comes in between wakes the thread once more.
+            self._came.clear()
+            while records := self._next_batch():
                 self._write(records)
 
     def _next_batch(self) -> list[Mapping[str, Any]]:
-        try:
-            first = self._queue.get(timeout=self._linger_s)
-        except queue.Empty:
-            return []
-        if not self._closing.is_set() and self._queue.qsize() < self._batch:
-            time.sleep(self._linger_s)
-        return [first, *self._drain(self._batch - 1)]
-
-    def _drain(self, most: int) -> list[Mapping[str, Any]]:
-        records = []
-        while len(records) < most:
-            try:
-                records.append(self._queue.get_nowait())
-            except queue.Empty:
-                break
-        return records
+        with self._lock:
+            return [self._records.popleft() for _ in range(min(self._batch, len(self._records)))]
 
     def _write(self, records: list[Mapping[str, Any]]) -> None:
         try:

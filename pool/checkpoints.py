@@ -38,6 +38,11 @@ def write(folder: Path, work: Work, keep: int = KEPT) -> Path:
     return target
 
 
+def latest(folder: Path) -> Path | None:
+    """The newest complete checkpoint; None when there is none."""
+    return next((path for path in reversed(_checkpoints(folder)) if _is_complete(path)), None)
+
+
 def restore_latest(folder: Path, work: Work) -> Path | None:
     """Restore from the newest checkpoint that can be read, and return it; None when there is no checkpoint.
 

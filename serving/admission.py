@@ -71,7 +71,8 @@ class _Batch:
     """A batch that runs: rows by priority, and when it began."""
 
     kind: str
-    rows: Counter[Priority]
+    rows: dict[Priority, int]
+    count: int
     began_s: float
 
 
@@ -90,7 +91,7 @@ class Admission:
         self._lanes = lanes
         self._quality = quality
         self._costs: dict[str, BatchCosts] = {}
-        self._waiting: dict[Priority, Counter[str]] = {priority: Counter() for priority in Priority}
+        self._waiting: dict[Priority, dict[str, int]] = {priority: {} for priority in Priority}
         self._running: list[_Batch] = []
         self._busy = {priority: _Decaying() for priority in Priority}
         self._urgent_s = -math.inf
@@ -98,7 +99,8 @@ class Admission:
 
     def queued(self, kind: str, priority: Priority, now_s: float) -> None:
         """A row joins the queue."""
-        self._waiting[priority][kind] += 1
+        waiting = self._waiting[priority]
+        waiting[kind] = waiting.get(kind, 0) + 1
         if priority is Priority.HIGH:
             self._urgent_s = now_s
 
@@ -115,7 +117,10 @@ class Admission:
 
     def started(self, kind: str, rows: Sequence[Row], waited_ms: float, now_s: float) -> _Batch:
         """A batch begins, when the row that waited longest had waited so long."""
-        batch = _Batch(kind, Counter(row.priority for row in rows), now_s)
+        by_priority: dict[Priority, int] = {}
+        for row in rows:
+            by_priority[row.priority] = by_priority.get(row.priority, 0) + 1
+        batch = _Batch(kind, by_priority, len(rows), now_s)
         self._running.append(batch)
         self._quality.observe(waited_ms, now_s)
         return batch
@@ -123,11 +128,11 @@ class Admission:
     def done(self, batch: _Batch, now_s: float, is_whole: bool) -> None:
         """A batch ends; what it took is learnt, unless it was given up on the way."""
         self._running.remove(batch)
-        rows, took_s = batch.rows.total(), max(0.0, now_s - batch.began_s)
+        took_s = max(0.0, now_s - batch.began_s)
         if is_whole:
-            self._cost(batch.kind).observe(rows, took_s * 1000)
+            self._cost(batch.kind).observe(batch.count, took_s * 1000)
         for priority, count in batch.rows.items():
-            self._busy[priority].add(took_s * count / rows, now_s)
+            self._busy[priority].add(took_s * count / batch.count, now_s)
 
     def check(self, kind: str, priority: Priority, deadline_s: float, now_s: float) -> None:
         """Raise Overloaded when the request would be answered after its deadline, or would wait longer than is allowed.
@@ -147,32 +152,48 @@ class Admission:
 
     def predicted_ms(self, kind: str, priority: Priority, now_s: float) -> float:
         """When a new row would be answered: what runs, what waits in its class and above, and itself."""
-        ahead = Counter({kind: 1})
+        ahead = {kind: 1}
         for each in priority.and_above:
-            ahead.update(self._waiting[each])
-        work_ms = sum(self._work_ms(each, rows) for each, rows in ahead.items())
-        running_ms = sum(self._remaining_ms(batch, now_s) for batch in self._running)
-        return (running_ms + work_ms) / self._lanes / self._share_left(priority, now_s)
+            for waiting, rows in self._waiting[each].items():
+                ahead[waiting] = ahead.get(waiting, 0) + rows
+        ahead_ms = 0.0
+        for each, rows in ahead.items():
+            ahead_ms += self._work_ms(each, rows)
+        for batch in self._running:
+            ahead_ms += self._remaining_ms(batch, now_s)
+        return ahead_ms / self._lanes / self._share_left(priority, now_s)
 
     def _work_ms(self, kind: str, rows: int) -> float:
         """Time of that many rows in batches as large as they may be."""
+        if not rows:
+            return 0.0
         size = min(rows, self._max_rows)
-        return self._cost(kind).expected_ms(size) * rows / size if rows else 0.0
+        return self._cost(kind).expected_ms(size) * rows / size
 
     def _remaining_ms(self, batch: _Batch, now_s: float) -> float:
-        expected_ms = self._cost(batch.kind).expected_ms(batch.rows.total())
+        expected_ms = self._cost(batch.kind).expected_ms(batch.count)
         return max(0.0, expected_ms - (now_s - batch.began_s) * 1000)
 
     def _share_left(self, priority: Priority, now_s: float) -> float:
         """Share of the lanes' time that those above leave, as of late: whoever of them arrives later goes first too."""
-        above_s = sum(self._busy[each].per_s(now_s) for each in priority.and_above if each is not priority)
+        above_s = 0.0
+        for each in priority.and_above:
+            if each is not priority:
+                above_s += self._busy[each].per_s(now_s)
         return max(LEAST_SHARE, 1 - above_s / self._lanes)
 
     def _is_busy(self) -> bool:
-        return bool(self._running) or any(waiting.total() for waiting in self._waiting.values())
+        return bool(self._running) or any(map(_total, self._waiting.values()))
 
     def _cost(self, kind: str) -> BatchCosts:
-        return self._costs.setdefault(kind, BatchCosts())
+        costs = self._costs.get(kind)
+        if costs is None:
+            costs = self._costs[kind] = BatchCosts()
+        return costs
+
+
+def _total(counts: dict[str, int]) -> int:
+    return sum(counts.values())
 
 
 class _Decaying:
@@ -186,4 +207,6 @@ class _Decaying:
         self._at_s = now_s
 
     def per_s(self, now_s: float) -> float:
+        if not self._sum:
+            return 0.0
         return self._sum * math.exp((self._at_s - now_s) / HORIZON_S) / HORIZON_S

@@ -8,8 +8,8 @@ one batch holds, higher priorities go first, and within a priority those who cam
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -54,14 +54,31 @@ class Book(Protocol):
         ...
 
 
-Answer = asyncio.Future[Slate]
-
-
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)
 class _Waiting:
+    """A row and its caller, who waits for ``answer``; ``batch`` is the one it goes with, once it goes."""
+
     row: Row
     work: Work
     since_s: float
+    answer: asyncio.Future[Slate]
+    batch: _Batch | None = None
+
+
+class _Batch:
+    """Rows that go together; given up once the last of their callers has left: nobody would read the answers."""
+
+    def __init__(self, waiting: list[_Waiting], task: asyncio.Task[None]):
+        self._staying = len(waiting)
+        self._task = task
+        for each in waiting:
+            each.batch = self
+
+    def leave(self) -> None:
+        """One of the callers has the answer, or waits no longer."""
+        self._staying -= 1
+        if not self._staying and not self._task.done():
+            self._task.cancel()
 
 
 class Coalescer:
@@ -77,8 +94,10 @@ class Coalescer:
         self._book = book
         self._free_lanes = lanes
         self._clock = clock
-        self._queues: dict[Priority, OrderedDict[Answer, _Waiting]] = {p: OrderedDict() for p in Priority}
+        # Dicts for their order alone: who leaves is found at once, wherever he stands.
+        self._queues: dict[Priority, dict[_Waiting, None]] = {priority: {} for priority in Priority}
         self._working: set[asyncio.Task[None]] = set()
+        self._is_due = False
 
     async def submit(self, row: Row, work: Work, since_s: float | None = None) -> Slate:
         """The row's answer. Cancelling the call takes the row out of the queue; a batch that all have left is given up.
@@ -86,112 +105,116 @@ class Coalescer:
         Args:
             since_s: when the caller began to wait, by the clock; absent: now.
         Raises:
-            DeadlineExceeded: the row's deadline passed while it waited; no work was done for it.
+            DeadlineExceeded: the row's deadline passed first; a row that still waited then is not worked for.
             Whatever the work raises for this row alone.
         """
         loop = asyncio.get_running_loop()
-        answer: Answer = loop.create_future()
         now_s = self._clock()
-        self._queues[row.priority][answer] = _Waiting(row, work, now_s if since_s is None else since_s)
+        answer: asyncio.Future[Slate] = loop.create_future()
+        waiting = _Waiting(row, work, now_s if since_s is None else since_s, answer)
+        self._queues[row.priority][waiting] = None
         self._book.queued(work.kind, row.priority, now_s)
-        # At the end of this turn of the loop, so that all who arrived in it go together.
-        loop.call_soon(self._dispatch)
+        if self._free_lanes and not self._is_due:
+            # At the end of this turn of the loop, so that all who arrived in it go together.
+            self._is_due = True
+            loop.call_soon(self._dispatch)
+        left_s = row.deadline_s - now_s
+        timer = loop.call_later(max(0.0, left_s), _expire, answer) if left_s < math.inf else None
         try:
             return await answer
         finally:
-            self._remove(answer, row.priority)
+            if timer is not None:
+                timer.cancel()
+            self._remove(waiting)
+            if waiting.batch is not None:
+                waiting.batch.leave()
 
     def _dispatch(self) -> None:
+        self._is_due = False
         while self._free_lanes and (batch := self._take()):
             self._free_lanes -= 1
             task = asyncio.get_running_loop().create_task(self._work(batch))
             self._working.add(task)
             task.add_done_callback(self._working.discard)
-            _cancel_when_left(task, [answer for answer, _ in batch])
+            _Batch(batch, task)
 
-    def _take(self) -> list[tuple[Answer, _Waiting]]:
+    def _take(self) -> list[_Waiting]:
         """The next batch: the most urgent row, and of the others those of the same work, in order."""
         now_s = self._clock()
-        batch: list[tuple[Answer, _Waiting]] = []
+        batch: list[_Waiting] = []
         most = 1
         for queue in self._queues.values():
-            for answer, waiting in list(queue.items()):
+            for waiting in list(queue):
                 if len(batch) >= most:
                     return batch
-                if self._is_lost(answer, waiting, now_s):
+                if self._is_lost(waiting, now_s):
                     continue
                 if not batch:
                     most = self._book.most_rows(waiting.work.kind, now_s)
-                elif waiting.work is not batch[0][1].work:
+                elif waiting.work is not batch[0].work:
                     continue
-                self._remove(answer, waiting.row.priority)
-                batch.append((answer, waiting))
+                self._remove(waiting)
+                batch.append(waiting)
         return batch
 
-    def _is_lost(self, answer: Answer, waiting: _Waiting, now_s: float) -> bool:
+    def _is_lost(self, waiting: _Waiting, now_s: float) -> bool:
         """Whether nobody waits for the row any more, or its deadline has passed; it leaves the queue then."""
-        if not answer.done() and waiting.row.deadline_s > now_s:
+        if not waiting.answer.done() and waiting.row.deadline_s > now_s:
             return False
-        self._remove(answer, waiting.row.priority)
-        _settle(answer, DeadlineExceeded("the deadline passed while the request waited"))
+        self._remove(waiting)
+        _expire(waiting.answer)
         return True
 
-    def _remove(self, answer: Answer, priority: Priority) -> None:
+    def _remove(self, waiting: _Waiting) -> None:
         """Take a row out of its queue, if it is still there."""
-        waiting = self._queues[priority].pop(answer, None)
-        if waiting is not None:
-            self._book.dequeued(waiting.work.kind, priority)
+        queue = self._queues[waiting.row.priority]
+        if waiting in queue:
+            del queue[waiting]
+            self._book.dequeued(waiting.work.kind, waiting.row.priority)
 
-    async def _work(self, batch: list[tuple[Answer, _Waiting]]) -> None:
+    async def _work(self, batch: list[_Waiting]) -> None:
         now_s = self._clock()
-        rows = [waiting.row for _, waiting in batch]
-        for _, waiting in batch:
+        for waiting in batch:
             waiting.row.trace.timings_ms["queue"] = round((now_s - waiting.since_s) * 1000, 3)
-        begun = self._book.started(batch[0][1].work.kind, rows, self._longest_wait_ms(batch, now_s), now_s)
+        rows = [waiting.row for waiting in batch]
+        begun = self._book.started(batch[0].work.kind, rows, self._longest_wait_ms(batch, now_s), now_s)
         is_whole = False
         try:
-            await self._answer(batch)
+            await _answer(batch)
             is_whole = True
         finally:
             self._book.done(begun, self._clock(), is_whole)
             self._free_lanes += 1
             self._dispatch()
 
-    def _longest_wait_ms(self, batch: list[tuple[Answer, _Waiting]], now_s: float) -> float:
+    def _longest_wait_ms(self, batch: list[_Waiting], now_s: float) -> float:
         """Of the rows that go now and of those that have to stay."""
-        staying = [next(iter(queue.values())) for queue in self._queues.values() if queue]
-        return (now_s - min(waiting.since_s for waiting in [*staying, *(each for _, each in batch)])) * 1000
+        staying = [next(iter(queue)) for queue in self._queues.values() if queue]
+        return (now_s - min([waiting.since_s for waiting in (*staying, *batch)])) * 1000
 
-    async def _answer(self, batch: list[tuple[Answer, _Waiting]]) -> None:
-        try:
-            slates = await batch[0][1].work.run([waiting.row for _, waiting in batch])
-        except Exception as error:  # the edge between one caller and the others of the batch
-            if len(batch) == 1:
-                _settle(batch[0][0], error)
-                return
-            for one in batch:
-                if not one[0].done():
-                    await self._answer([one])
+
+async def _answer(batch: list[_Waiting]) -> None:
+    """Work for a batch; a row that makes it fail does so alone."""
+    try:
+        slates = await batch[0].work.run([waiting.row for waiting in batch])
+    except Exception as error:  # the edge between one caller and the others of the batch
+        if len(batch) == 1:
+            _settle(batch[0].answer, error)
             return
-        for (answer, _), slate in zip(batch, slates, strict=True):
-            _settle(answer, slate)
+        for one in batch:
+            if not one.answer.done():
+                await _answer([one])
+        return
+    for waiting, slate in zip(batch, slates, strict=True):
+        _settle(waiting.answer, slate)
 
 
-def _cancel_when_left(task: asyncio.Task[None], answers: list[Answer]) -> None:
-    """Give up a batch once the last of its callers has left; nobody would read what it still works out."""
-    staying = len(answers)
-
-    def leave(answer: Answer) -> None:
-        nonlocal staying
-        staying -= answer.cancelled()
-        if not staying:
-            task.cancel()
-
-    for answer in answers:
-        answer.add_done_callback(leave)
+def _expire(answer: asyncio.Future[Slate]) -> None:
+    if not answer.done():
+        answer.set_exception(DeadlineExceeded("the deadline passed before there was an answer"))
 
 
-def _settle(answer: Answer, outcome: Slate | Exception) -> None:
+def _settle(answer: asyncio.Future[Slate], outcome: Slate | Exception) -> None:
     """Hand the outcome over, unless the caller has left."""
     if answer.done():
         return

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any
 
-import orjson
-from fastapi import FastAPI, Header, Request, Response
+from fastapi import APIRouter, FastAPI, Header, Request, Response
 from starlette.exceptions import HTTPException
 
 from configs.errors import InvalidRequest, OfflineError, Overloaded, RecpoolError
 from configs.settings import ServingSettings
-from serving.posts import Post, Posts
+from serving.posts import JsonReply, Post, Posts
 from serving.schemas import (
     CallHeaders,
     ErrorReply,
@@ -27,7 +26,14 @@ from serving.service import Service
 
 log = logging.getLogger("recpool.http")
 
-_NAMES = {400: "InvalidRequest", 404: "NotFound", 405: "MethodNotAllowed", 413: "InvalidRequest", 415: "InvalidRequest"}
+_NAMES = {
+    400: "InvalidRequest",
+    401: "Unauthorized",
+    404: "NotFound",
+    405: "MethodNotAllowed",
+    413: "InvalidRequest",
+    415: "InvalidRequest",
+}
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorReply, "description": "the body is not JSON"},
     413: {"model": ErrorReply, "description": "the body is larger than the limit"},
@@ -39,11 +45,14 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def build_http(service: Service, settings: ServingSettings) -> Posts:
+def build_http(service: Service, settings: ServingSettings, routers: Sequence[APIRouter] = ()) -> Posts:
     """The application that a gateway replica serves.
 
     The routes that carry the traffic are answered by `serving.posts`; FastAPI documents them and
     answers the others.
+
+    Args:
+        routers: further routes; their errors are told like those of the others.
     """
     app = FastAPI(
         title="Recpool",
@@ -54,10 +63,14 @@ def build_http(service: Service, settings: ServingSettings) -> Posts:
     )
     _add_error_handlers(app)
     _add_gets(app, service)
+    for router in routers:
+        app.include_router(router)
     posts = _posts(service)
     answers: dict[str, Any] = {"response_model": None, "responses": {200: {"model": Reply}, **_REFUSALS}}
     for path, post in posts.items():
         app.post(path, **answers)(post.answer)
+    if routers:
+        app.openapi()  # prepares routes and document, which else the first request for one does, and holds up calls
     return Posts(app, posts, settings.max_body_bytes, refusal)
 
 
@@ -128,7 +141,7 @@ def refusal(error: Exception) -> Response:
 
 
 def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(orjson.dumps(value), status, headers, media_type="application/json")
+    return JsonReply(value, status, headers)
 
 
 def _error(status: int, name: str, message: str, field: str | None, headers: dict[str, str] | None = None) -> Response:

@@ -87,8 +87,10 @@ class QualityController:
 
     def _rest(self, now_s: float) -> None:
         """While nothing came, nothing waited: the steps that time would have brought back are taken at once."""
+        if not self._step:
+            return
         idle_since_s = max(self._seen_s, self._changed_s)
-        steps = int((now_s - idle_since_s) / self._settings.restore_dwell_s) if self._step else 0
+        steps = int((now_s - idle_since_s) / self._settings.restore_dwell_s)
         if steps > 0:
             self._wait_ms, self._seen_s = 0.0, now_s
             self._move(max(0, self._step - steps), now_s)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from features.catalogue import Catalogue
 from recall.merge import source_names
 from serving.cursor import MAX_ITEMS, encode_cursor, item_hashes
 from serving.preparation import Row
@@ -25,18 +27,25 @@ REASONS = {
     FROM_REQUEST: "you asked about it",
     FALLBACK: "popular with everyone",
 }
+ITEMS_READY = 20_000
+"""Items of a release about which everything a reply says stays ready."""
+
+_Shown = tuple[str, int, dict[str, Any]]
+"""An item's external id, its cursor hash and its metadata."""
+_ready: WeakKeyDictionary[Catalogue, dict[int, _Shown]] = WeakKeyDictionary()
 
 
 def build_reply(
     reply_id: str, row: Row, slate: Slate, release: Release, started_s: float, now_s: float, debug: bool
 ) -> dict[str, Any]:
     """The reply as plain JSON values; `serving.schemas.Reply` documents it. Times in seconds."""
-    ids = release.catalogue.ids(slate.items)
+    shown = _shown(slate.items, release.catalogue)
     own = len(row.items) > 0
-    metadata = release.catalogue.metadata(slate.items)
-    items = [
-        {"id": i, "score": _finite(score), **_provenance(mask, own), "metadata": about}
-        for i, score, mask, about in zip(ids, slate.scores.tolist(), slate.sources.tolist(), metadata, strict=True)
+    found = [_provenance(mask, own) for mask in slate.sources.tolist()]
+    scores = list(map(_finite, slate.scores.tolist()))
+    items: list[dict[str, Any]] = [
+        {"id": i, "score": score, "source": source, "reasons": reasons, "metadata": about}
+        for (i, _, about), score, (source, reasons) in zip(shown, scores, found, strict=True)
     ]
     if own:
         items += [{"id": i, "score": None, "source": FROM_REQUEST, "reasons": [], "metadata": {}} for i in row.unknown]
@@ -44,12 +53,12 @@ def build_reply(
         "recommendation_id": reply_id,
         "items": items,
         "returned": len(items),
-        "next_cursor": _next_cursor(row, slate, ids),
+        "next_cursor": _next_cursor(row, shown) if slate.more else None,
         "unknown_item_ids": list(row.unknown),
         "degraded": [{"stage": stage, "reason": reason} for stage, reason in slate.trace.degraded],
         "versions": release.versions,
         "took_ms": round((now_s - started_s) * 1000, 3),
-        "debug": _debug(slate, ids) if debug else None,
+        "debug": _debug(slate, [i for i, _, _ in shown]) if debug else None,
     }
 
 
@@ -72,17 +81,31 @@ def impression(reply: dict[str, Any], row: Row, scene: str | None, time_s: float
 
 
 @cache
-def _provenance(mask: int, own: bool) -> Mapping[str, Any]:
+def _provenance(mask: int, own: bool) -> tuple[str, list[str]]:
+    """The first source in a bitmask, and what all of them say."""
     names = source_names(mask) or [FROM_REQUEST if own else FALLBACK]
-    return {"source": names[0], "reasons": [REASONS[name] for name in names]}
+    return names[0], [REASONS[name] for name in names]
 
 
-def _next_cursor(row: Row, slate: Slate, ids: Sequence[str]) -> str | None:
-    if not slate.more:
-        return None
-    hashes = item_hashes(ids)
-    shown = np.concatenate([row.shown, hashes]) if len(row.shown) else hashes
-    return encode_cursor(shown) if len(shown) < MAX_ITEMS else None
+def _shown(items: np.ndarray, catalogue: Catalogue) -> list[_Shown]:
+    """What a reply says of items [n] int32, in their order; not to be changed, for later replies say it too."""
+    ready = _ready.setdefault(catalogue, {})
+    indices: list[int] = items.tolist()
+    missing = [index for index in indices if index not in ready]
+    if missing:
+        if len(ready) + len(missing) > ITEMS_READY:
+            ready.clear()
+            missing = indices
+        ids = catalogue.ids(missing)
+        found = zip(ids, item_hashes(ids).tolist(), catalogue.metadata(missing), strict=True)
+        ready.update(zip(missing, found, strict=True))
+    return [ready[index] for index in indices]
+
+
+def _next_cursor(row: Row, shown: Sequence[_Shown]) -> str | None:
+    hashes = np.array([item_hash for _, item_hash, _ in shown], np.uint32)
+    given = np.concatenate([row.shown, hashes]) if len(row.shown) else hashes
+    return encode_cursor(given) if len(given) < MAX_ITEMS else None
 
 
 def _debug(slate: Slate, ids: Sequence[str]) -> dict[str, Any]:

@@ -39,10 +39,10 @@ def _encodable(text: str) -> str:
     return text
 
 
-Text = Annotated[StrictStr, AfterValidator(_encodable)]
-Id = Annotated[Text, Field(min_length=1, max_length=MAX_ID_LENGTH)]
-Name = Annotated[Text, Field(min_length=1, max_length=128)]
-ShortText = Annotated[Text, Field(max_length=1_024)]
+# Bounds stand before the function, where pydantic checks them without calling Python.
+Id = Annotated[StrictStr, Field(min_length=1, max_length=MAX_ID_LENGTH), AfterValidator(_encodable)]
+Name = Annotated[StrictStr, Field(min_length=1, max_length=128), AfterValidator(_encodable)]
+ShortText = Annotated[StrictStr, Field(max_length=1_024), AfterValidator(_encodable)]
 Number = Annotated[StrictFloat, Field(allow_inf_nan=False)]
 Scalar = ShortText | StrictBool | Annotated[StrictInt, Field(ge=-(2**53), le=2**53)] | Number | None
 FeatureValue = Scalar | Annotated[list[ShortText], Field(max_length=256)]
@@ -55,12 +55,13 @@ Timeout = Annotated[
     ),
 ]
 Filter = Annotated[
-    Text,
+    StrictStr,
     Field(
         max_length=1_024,
         description='a boolean expression over item fields, such as `release_year >= 1990 and "Comedy" in genre`',
         examples=["release_year >= 1990"],
     ),
+    AfterValidator(_encodable),
 ]
 
 
@@ -70,9 +71,11 @@ class _Contract(BaseModel):
 
 class _UserRequest(_Contract):
     user_id: Id | None = Field(None, description="absent for an anonymous user")
-    context: dict[Name, Scalar] = Field(default={}, max_length=MAX_FIELDS, description="context fields of the schema")
+    context: dict[Name, Scalar] = Field(
+        default_factory=dict, max_length=MAX_FIELDS, description="context fields of the schema"
+    )
     user_features: dict[Name, FeatureValue] = Field(
-        default={}, max_length=MAX_FIELDS, description="user fields that take precedence over the stored ones"
+        default_factory=dict, max_length=MAX_FIELDS, description="user fields that take precedence over the stored ones"
     )
     timeout_ms: Timeout | None = None
     debug: StrictBool = Field(False, description="add stage timings, counts and removals to the reply")
@@ -124,9 +127,9 @@ class RecommendRequest(_UserRequest):
         None, description="`next_cursor` of the page before; no item of an earlier page is given again"
     )
     seed_item_ids: list[Id] = Field(
-        default=[], max_length=MAX_SEEDS, description="items to start from, most recent first"
+        default_factory=list, max_length=MAX_SEEDS, description="items to start from, most recent first"
     )
-    exclude_item_ids: list[Id] = Field(default=[], max_length=MAX_IDS, description="items never to return")
+    exclude_item_ids: list[Id] = Field(default_factory=list, max_length=MAX_IDS, description="items never to return")
     filter: Filter | None = None
     exclude_seen: StrictBool = Field(True, description="leave out items the user has interacted with")
     dry_run: StrictBool = Field(False, description="answer without recording an impression")
@@ -143,7 +146,7 @@ class SimilarRequest(_Contract):
 
     item_ids: list[Id] = Field(min_length=1, max_length=MAX_SEEDS)
     k: StrictInt | None = Field(None, ge=1, le=MAX_K)
-    exclude_item_ids: list[Id] = Field(default=[], max_length=MAX_IDS)
+    exclude_item_ids: list[Id] = Field(default_factory=list, max_length=MAX_IDS)
     filter: Filter | None = None
     timeout_ms: Timeout | None = None
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,22 +21,21 @@ from serving.cascade import Cascade
 from serving.coalescing import Coalescer, Work
 from serving.hydration import Hydrator
 from serving.idempotency import recommendation_id
-from serving.lanes import Lanes, RunBatch
+from serving.lanes import Gate, Lanes, RunBatch
 from serving.preparation import Row, prepare_rank, prepare_recommend, prepare_similar
 from serving.priority import Priority
 from serving.quality import POPULAR, QualityController
 from serving.release import Release
 from serving.replies import build_reply, impression
 from serving.schemas import NO_HEADERS, CallHeaders, RankRequest, RecommendRequest, SimilarRequest
-from serving.stages import in_place, load_stage, on_thread, stage_threads
+from serving.stages import InPlace, load_stage, on_thread, stage_threads
 from serving.types import Slate, StageCaller
 
 log = logging.getLogger("recpool.service")
 
 REPLY_RESERVE_MS = 3.0
 """Kept back from every deadline for building and sending the reply."""
-
-
+LATENCIES_KEPT = 2_048
 FILTERED_IN_PLACE = 20_000
 """Items up to which a filter is worked out sooner than a thread is found for it."""
 
@@ -88,14 +88,29 @@ class Service:
         self._started_s = time.time()
         self._counts = {"requests": 0, "degraded": 0, "errors": 0}
         self._unlogged = 0
+        self._latencies: deque[tuple[float, float]] = deque(maxlen=LATENCIES_KEPT)
 
     @property
     def ready(self) -> bool:
         return self._live is not None
 
     @property
+    def version(self) -> str | None:
+        """Of the live release."""
+        return self._live.release.version if self._live else None
+
+    @property
     def why_not_ready(self) -> str | None:
         return None if self.ready else self._why_not_ready
+
+    def pass_gate(self, gate: Gate | None) -> None:
+        """Compute behind the gate of a device from here on; without one, or where stages are elsewhere, freely."""
+        self._lanes.pass_gate(gate)
+
+    def latencies_ms(self, over_s: float) -> list[float]:
+        """Of the requests answered within the last seconds, from their arrival; in order, at most 2,048."""
+        since_s = time.monotonic() - over_s
+        return [took_ms for at_s, took_ms in tuple(self._latencies) if at_s >= since_s]
 
     async def start(self) -> None:
         """Load the champion. With none published the service starts all the same and says it is not ready."""
@@ -134,7 +149,7 @@ class Service:
 
     def _local_stage(self, name: str, release: Release) -> StageCaller:
         stage = load_stage(name, release, self._settings, self._executor, self._tiers[name])
-        return in_place(stage) if self._all_here else on_thread(stage, self._executor)
+        return InPlace(stage) if self._all_here else on_thread(stage, self._executor)
 
     async def close(self) -> None:
         if self._impressions is not None:
@@ -228,10 +243,12 @@ class Service:
         row.priority, row.limits = priority, self._quality.limits(priority, time.monotonic())
         try:
             slate = await self._slate(live, work, row, started)
-            reply = build_reply(own_id, row, slate, live.release, started, time.monotonic(), debug)
+            now_s = time.monotonic()
+            reply = build_reply(own_id, row, slate, live.release, started, now_s, debug)
         except Exception:
             self._counts["errors"] += 1
             raise
+        self._latencies.append((now_s, (now_s - started) * 1000))
         self._counts["requests"] += 1
         self._counts["degraded"] += bool(reply["degraded"])
         return reply
@@ -240,8 +257,7 @@ class Service:
         if not row.limits.stages:
             return live.cascade.fallback(row, POPULAR)
         try:
-            async with asyncio.timeout(max(0.0, row.deadline_s - time.monotonic())):
-                return await self._queue.submit(row, work, started)
+            return await self._queue.submit(row, work, started)
         except (TimeoutError, DeadlineExceeded):
             return live.cascade.fallback(row)
 

@@ -29,10 +29,10 @@ from serving.preparation import Row
 from serving.release import Release
 from serving.stages import stage_threads
 from serving.works.asking import Asker, deadline_s, patient
-from serving.works.checkpoints import Saved, check_same, read_state, write_state
 from serving.works.holdout import Holdout, HoldoutStore
 from serving.works.options import EvaluateOptions
 from serving.works.parts import Part, PartList, Tasks, Tensors, TrainingPart
+from serving.works.saved import Saved, check_same, read_state, write_state
 from serving.works.sources import Source, fingerprint, read
 
 KIND = "evaluate"

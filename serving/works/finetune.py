@@ -27,9 +27,9 @@ from configs.settings import Settings
 from pool.engines.threads import pin_threads
 from pool.repository import ReleaseRepository
 from pool.work import Progress
-from serving.works.checkpoints import Saved, check_same, read_state, write_state
 from serving.works.options import FinetuneOptions
 from serving.works.parts import Part, PartList, Tasks, TrainingPart
+from serving.works.saved import Saved, check_same, read_state, write_state
 from serving.works.sources import Source, fingerprint
 from serving.works.training import Training
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from configs.errors import ArtifactError
 from pool.work import Progress
-from serving.works.checkpoints import Saved
+from serving.works.saved import Saved
 
 Tensors = dict[str, Any]
 

@@ -24,9 +24,9 @@ from serving.schemas import RecommendRequest
 from serving.stages import stage_threads
 from serving.types import Slate
 from serving.works.asking import Asker, deadline_s, patient
-from serving.works.checkpoints import Saved, check_same, read_state, write_state
 from serving.works.options import WarmupOptions
 from serving.works.parts import PartList, Tasks
+from serving.works.saved import Saved, check_same, read_state, write_state
 
 KIND = "warmup"
 FEWEST_REQUESTS = 64

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import ray
@@ -11,6 +12,10 @@ from ray import serve
 
 OBJECT_STORE_BYTES = 80 * 2**20
 CORES = 4
+POOL_DEVICES = ("pool-a", "pool-b")
+"""Devices that tests of the pool may lease; Ray counts their slices."""
+WORKS = Path(__file__).parent / "works"
+"""Modules that workers can import by name."""
 
 
 def free_port() -> int:
@@ -25,8 +30,10 @@ def cluster() -> Iterator[None]:
     patch = pytest.MonkeyPatch()
     patch.setenv("RAY_worker_niceness", "0")
     patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    patch.setenv("PYTHONPATH", str(WORKS))
     ray.init(
         num_cpus=CORES,
+        resources={f"device/{device}": 1.0 for device in POOL_DEVICES},
         include_dashboard=False,
         object_store_memory=OBJECT_STORE_BYTES,
         log_to_driver=False,

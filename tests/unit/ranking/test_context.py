@@ -16,8 +16,8 @@ from features.schema import FeatureField
 from ranking.fine import FineRanker
 from ranking.inputs import Fields, RowUsers
 from ranking.pipeline import prepare, train_rankers, user_table
-from ranking.store import RankStage
 from ranking.scoring import score_rows
+from ranking.store import RankStage
 from ranking.training import RankTrainer
 
 DEVICE = FeatureField(name="device", entity="context", kind="categorical")

@@ -271,3 +271,26 @@ async def test_the_wait_that_is_told_is_the_longest_of_all_who_wait():
     await asyncio.gather(first, low, high)
     assert bench.runner.batches == [[0], [2], [1]]
     assert bench.book.waits_ms == pytest.approx([0, 750, 750])
+
+
+async def test_a_deadline_that_passes_while_the_batch_runs_ends_only_that_callers_wait():
+    bench = Bench(is_open=False)
+    hurried, patient = bench.ask(1, deadline_s=bench.clock.now_s + 0.01), bench.ask(2)
+    await turn()
+    assert bench.runner.batches == [[1, 2]]
+    with pytest.raises(DeadlineExceeded):
+        await asyncio.wait_for(hurried, 10)
+    bench.runner.gate.set()
+    assert await patient == 2
+    assert bench.book.is_even
+    assert bench.book.given_up == 0
+
+
+async def test_a_batch_whose_deadlines_have_all_passed_is_given_up():
+    bench = Bench(is_open=False)
+    hurried = bench.ask(1, deadline_s=bench.clock.now_s + 0.01)
+    with pytest.raises(DeadlineExceeded):
+        await asyncio.wait_for(hurried, 10)
+    await turn()
+    assert bench.book.given_up == 1
+    assert bench.book.is_even

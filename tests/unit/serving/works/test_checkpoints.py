@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from configs.errors import ArtifactError
-from serving.works import checkpoints
-from serving.works.checkpoints import Saved, read_state, write_state
+from pool import checkpoints
+from serving.works.saved import Saved, read_state, write_state
 
 
 class Counter:

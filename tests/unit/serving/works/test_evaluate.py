@@ -7,7 +7,7 @@ import pytest
 
 from configs.errors import ConfigError, NotFound
 from features.datasets import Dataset
-from serving.works import checkpoints
+from pool import checkpoints
 from serving.works.evaluate import EvaluateWork
 from serving.works.holdout import Holdout, HoldoutStore
 from serving.works.options import EvaluateOptions

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from configs.errors import ArtifactError, ConfigError, DataError, NotFound
+from pool import checkpoints
 from pool.repository import ReleaseRepository
 from serving.build import build_release
-from serving.works import checkpoints
 from serving.works.options import WHOLE, Grouping
 
 STOPS = 20
@@ -76,7 +76,7 @@ import importlib.util, pathlib, sys
 spec = importlib.util.spec_from_file_location("world", {world.__file__!r})
 world = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(world)
-from serving.works import checkpoints
+from pool import checkpoints
 import torch
 torch.set_num_threads(1)
 home = pathlib.Path({str(tmp_path)!r})

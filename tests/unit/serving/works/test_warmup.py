@@ -8,8 +8,8 @@ import time
 import pytest
 
 from configs.errors import ArtifactError, ConfigError, NotFound
+from pool import checkpoints
 from serving.preparation import Row
-from serving.works import checkpoints
 from serving.works.holdout import Holdout, HoldoutStore
 from serving.works.options import WarmupOptions
 from serving.works.warmup import WarmupWork

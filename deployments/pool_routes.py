@@ -1,0 +1,204 @@
+"""The pool by HTTP: ``/v1/pool``. All work is the controller's; none of it is on the way of a recommendation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol
+
+import orjson
+from fastapi import APIRouter, Path, Response, Security
+from fastapi.security import HTTPBearer
+from pydantic import Field
+from starlette.exceptions import HTTPException
+
+from configs.branch import Branch
+from configs.errors import InvalidRequest
+from configs.settings import Settings
+from deployments.environment import Folders
+from deployments.pool_client import PoolClient
+from deployments.pool_metrics import METRICS_TYPE, metrics_text
+from deployments.pool_requests import AdminRule, checked_route
+from deployments.pool_rules import PREFIX
+from pool.views import DeviceReport, PoolReport, WorkloadReport
+from pool.workload import WORKLOAD_NAME, WorkloadSpec
+from serving.schemas import ErrorReply
+
+NEITHER = ["HEAD", "OPTIONS", "PUT", "PATCH", "DELETE", "TRACE", "CONNECT", "QUERY"]
+Name = Annotated[str, Path(description="of a workload", json_schema_extra={"pattern": WORKLOAD_NAME})]
+
+
+class Reason(Branch):
+    """Why; it stands beside the decision in every view."""
+
+    reason: str = Field("asked for by HTTP", min_length=1, max_length=500, description="for people")
+
+
+class Target(Branch):
+    """Where to."""
+
+    device: str = Field(min_length=1, max_length=200, description="id of a device, as GET /v1/pool/devices has it")
+
+
+class Nothing(Branch):
+    """An empty object."""
+
+
+@dataclass(frozen=True)
+class WorkloadList:
+    workloads: tuple[WorkloadReport, ...]
+
+
+@dataclass(frozen=True)
+class DeviceList:
+    devices: tuple[DeviceReport, ...]
+
+
+class Pool(Protocol):
+    """What the routes ask of the pool; `PoolClient` has it."""
+
+    async def report(self) -> PoolReport: ...
+    async def workloads(self) -> tuple[WorkloadReport, ...]: ...
+    async def workload(self, name: str) -> WorkloadReport: ...
+    async def submit(self, spec: WorkloadSpec) -> WorkloadReport: ...
+    async def preempt(self, name: str, reason: str) -> WorkloadReport: ...
+    async def resume(self, name: str) -> WorkloadReport: ...
+    async def cancel(self, name: str, reason: str) -> WorkloadReport: ...
+    async def migrate(self, name: str, device: str) -> WorkloadReport: ...
+
+
+_REFUSALS: dict[str, dict[int | str, dict[str, Any]]] = {
+    "read": {
+        503: {"model": ErrorReply, "description": "no pool controller runs, or it is being replaced"},
+        504: {"model": ErrorReply, "description": "the controller did not answer in time"},
+    },
+    "name": {
+        404: {"model": ErrorReply, "description": "no such workload or device; the message lists the known ones"},
+        422: {"model": ErrorReply, "description": "a field is wrong; the message names it and the remedy"},
+    },
+    "change": {
+        400: {"model": ErrorReply, "description": "the body is not JSON"},
+        401: {"model": ErrorReply, "description": "the token is missing or wrong"},
+        409: {"model": ErrorReply, "description": "the workload's phase does not allow it, or its name is taken"},
+        413: {"model": ErrorReply, "description": "the body is larger than the limit"},
+        415: {"model": ErrorReply, "description": "the body is not said to be JSON"},
+        422: {"model": ErrorReply, "description": "a field is wrong; the message names it and the remedy"},
+        429: {"model": ErrorReply, "description": "too many calls wait; Retry-After says when to come back"},
+    },
+}
+
+
+def pool_router(settings: Settings, pool: Pool | None = None) -> APIRouter:
+    """The routes of a gateway replica.
+
+    Args:
+        pool: absent: the controller of the cluster that this process belongs to.
+    """
+    rule = AdminRule(settings.serving.host, Folders(settings.home).token)
+    route = checked_route(rule, settings.serving.max_body_bytes)
+    router = APIRouter(prefix=PREFIX, tags=["pool"], route_class=route)
+    pool = pool or PoolClient()
+    _add_reads(router, pool)
+    _add_changes(router, pool, _security(rule))
+
+    @router.api_route("/workloads", methods=NEITHER, include_in_schema=False)
+    async def other() -> Response:
+        # Two routes share this path; Starlette would name the methods of the first alone.
+        raise HTTPException(405, headers={"Allow": "GET, POST"})
+
+    return router
+
+
+def _add_reads(router: APIRouter, pool: Pool) -> None:
+    @router.get("", **_answers(PoolReport, "read"))
+    async def report() -> Response:
+        """Devices with their slices, workloads and the last decisions: what was leased beside what was metered."""
+        return _json(await pool.report())
+
+    @router.get("/devices", **_answers(DeviceList, "read"))
+    async def devices() -> Response:
+        """Devices with their slices."""
+        return _json(DeviceList((await pool.report()).devices))
+
+    @router.get("/metrics", response_model=None, responses={200: {"content": {"text/plain": {}}}, **_REFUSALS["read"]})
+    async def metrics() -> Response:
+        """The report as Prometheus metrics."""
+        return Response(metrics_text(await pool.report()), headers={"content-type": METRICS_TYPE})
+
+    @router.get("/workloads", **_answers(WorkloadList, "read"))
+    async def workloads() -> Response:
+        """All workloads that the controller remembers."""
+        return _json(WorkloadList(await pool.workloads()))
+
+    @router.get("/workloads/{name}", **_answers(WorkloadReport, "read", "name"))
+    async def workload(name: Name) -> Response:
+        """One workload: as it was declared, where it stands, and why."""
+        return _json(await pool.workload(name))
+
+
+def _add_changes(router: APIRouter, pool: Pool, security: dict[str, Any]) -> None:
+    @router.post("/workloads", status_code=201, **_answers(WorkloadReport, "read", "change", status=201), **security)
+    async def submit(body: WorkloadSpec) -> Response:
+        """Declare a workload; it is queued, and placed when there is room."""
+        _require_exact(body.options)
+        return _json(await pool.submit(body), 201)
+
+    change = {**_answers(WorkloadReport, "read", "name", "change"), **security}
+
+    @router.post("/workloads/{name}/preempt", **change)
+    async def preempt(name: Name, body: Reason) -> Response:
+        """Let it checkpoint and give its slice away; it keeps its place in the queue."""
+        return _json(await pool.preempt(name, body.reason))
+
+    @router.post("/workloads/{name}/resume", **change)
+    async def resume(name: Name, body: Nothing) -> Response:
+        """Let one that was preempted, parked or failed go on, from its checkpoint if it has one."""
+        return _json(await pool.resume(name))
+
+    @router.post("/workloads/{name}/cancel", **change)
+    async def cancel(name: Name, body: Reason) -> Response:
+        """End it for good."""
+        return _json(await pool.cancel(name, body.reason))
+
+    @router.post("/workloads/{name}/migrate", **change)
+    async def migrate(name: Name, body: Target) -> Response:
+        """Move it to another device, by its checkpoint."""
+        return _json(await pool.migrate(name, body.device))
+
+
+def _answers(model: type, *refusals: str, status: int = 200) -> dict[str, Any]:
+    told = {code: reply for group in refusals for code, reply in _REFUSALS[group].items()}
+    return {"response_model": None, "responses": {status: {"model": model}, **told}}
+
+
+def _security(rule: AdminRule) -> dict[str, Any]:
+    """That a token is needed, for the document of a service that other machines reach; `AdminRule` asks for it."""
+    if not rule.needs_token:
+        return {}
+    return {"dependencies": [Security(HTTPBearer(description="the token of the service's home", auto_error=False))]}
+
+
+def _require_exact(options: Mapping[str, Any]) -> None:
+    """Raises InvalidRequest for what could not be told again as it was: NaN, huge numbers, endless nesting."""
+    try:
+        is_exact = orjson.loads(orjson.dumps(options)) == options
+    except (orjson.JSONEncodeError, RecursionError):
+        is_exact = False
+    if not is_exact:
+        raise InvalidRequest(
+            "options: holds NaN, infinity, an integer of more than 64 bits or more than a hundred levels; send text "
+            "instead",
+            "options",
+        )
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    """NaN and infinity become null."""
+    body = orjson.dumps(value, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY)
+    return Response(body, status, media_type="application/json")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
