@@ -43,8 +43,9 @@ class LocalRecall:
         self._quotas: dict[SourceName, int] = {
             name: source.quota for name, source in settings.sources.items() if source.quota > 0
         }
-        self._waiting = [name for name in self._quotas if recall.sources[name].waits]
-        self._order = [name for name in self._quotas if name not in self._waiting] + self._waiting
+        self._waiting: list[SourceName] = [name for name in self._quotas if recall.sources[name].waits]
+        # Those that compute come first: the others are at work meanwhile.
+        self._order = sorted(self._quotas, key=self._waiting.__contains__)
 
     @classmethod
     def load(cls, release: Release, settings: RecallSettings, executor: Executor, tier: str = "cpu") -> LocalRecall:
