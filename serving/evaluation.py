@@ -31,6 +31,7 @@ from serving.preparation import Row
 from serving.release import Release
 from serving.stages import InPlace, load_stage, stage_threads
 from serving.types import StageCaller
+from serving.works.asking import patient
 
 K = 10
 BATCH = 32
@@ -148,7 +149,7 @@ class TopN:
         )
         dataset = replace(dataset, items=known, interactions=untimed)
         folder = tempfile.TemporaryDirectory(prefix="recpool-topn-")
-        settings = _patient(build_settings({"home": Path(folder.name), "dataset": "topn"}))
+        settings = patient(build_settings({"home": Path(folder.name), "dataset": "topn"}))
         build_release(dataset.take(np.sort(split.train)), settings, recipe, progress)
         return cls(folder, settings, dataset, split)
 
@@ -209,16 +210,6 @@ class TopN:
             user_id=self.release.encoder.user_ids.value(user),
             excluded=excluded[excluded > 0],
         )
-
-
-def _patient(settings: Settings) -> Settings:
-    """Without the bounds that keep a live request on time: quality is measured here, in large batches."""
-    sources = {
-        name: source.model_copy(update={"timeout_ms": 60_000.0}) for name, source in settings.recall.sources.items()
-    }
-    recall = settings.recall.model_copy(update={"sources": sources})
-    store = settings.store.model_copy(update={"timeout_ms": 60_000.0})
-    return settings.model_copy(update={"recall": recall, "store": store})
 
 
 def _grouped(rows: IndexedInteractions, users: np.ndarray) -> list[np.ndarray]:

@@ -17,12 +17,12 @@ from serving.release import Release
 from serving.stages import InPlace, load_stage
 from serving.types import LocalStage, Slate
 
-PATIENT_MS = 10_000.0
+PATIENT_MS = 60_000.0
 PATIENT_S = 3_600.0
 
 
 def patient(settings: Settings) -> Settings:
-    """Without the bounds that keep a live request on time: here every answer is waited for."""
+    """Without the bounds that keep a live request on time: quality is measured here, and every answer waited for."""
     sources = {
         name: source.model_copy(update={"timeout_ms": PATIENT_MS}) for name, source in settings.recall.sources.items()
     }
