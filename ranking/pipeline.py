@@ -146,11 +146,11 @@ def fit(
 
 
 class RankerFit:
-    """`fit` in units: a micro-step's gradients, a piece of a move of the weights, or some groups of validation.
+    """`fit` in units: those of its trainer, or some groups of validation.
 
     Args:
         valid_groups: groups of validation rows that one unit scores.
-        piece_elements, recompute: as for `RankTrainer`.
+        piece_elements, recompute, parts: as for `RankTrainer`.
     """
 
     def __init__(
@@ -163,11 +163,12 @@ class RankerFit:
         valid_groups: int = 256,
         piece_elements: int = PIECE_ELEMENTS,
         recompute: bool = False,
+        parts: bool = False,
     ):
         self.data = data
         rows = data.rows(data.train, model.spec.history, schedule.group_rows)
         self.trainer = RankTrainer(
-            model, data.users, data.items, rows, recipe, schedule, teacher, piece_elements, recompute
+            model, data.users, data.items, rows, recipe, schedule, teacher, piece_elements, recompute, parts
         )
         self._shadow = type(model)(model.spec, model.config)  # type: ignore[arg-type]
         self._validation = Validation(self._shadow, data, recipe, valid_groups)

@@ -30,7 +30,8 @@ class Scoring:
     @torch.no_grad()
     def unit(self, place: int) -> None:
         """Score the groups of one unit, of ``total``, into ``out`` [n, O] float32."""
-        self.model.eval()
+        if self.model.training:  # it walks through all modules
+            self.model.eval()
         batch = self._rows.batch(self._packed[place * self._size : (place + 1) * self._size])
         real, places = batch.rows >= 0, np.maximum(batch.rows, 0)
         item = self._items.take(torch.from_numpy(self._rows.rows.items[places].astype(np.int64)))

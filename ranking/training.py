@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,24 +11,19 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from features.encoding import FIRST_KNOWN
+from pool.engines.generators import seeded
 from pool.engines.split_adam import PIECE_ELEMENTS, SplitAdam
-from ranking.groups import GroupBatch, GroupedRows
-from ranking.inputs import Fields, RowUsers
-from ranking.layers import drop_ids
+from ranking.examples import Example, RankExamples
+from ranking.groups import GroupedRows
+from ranking.inputs import Fields
 from ranking.losses import sampled_softmax, value_losses
+from ranking.micro_step import MicroStep
 from ranking.recipes import Recipe, Schedule
 from ranking.scoring import Model
 
 LOWEST_RATE = 0.02
 """The cosine schedule ends at this share of the learning rate."""
-
-
-class Views(NamedTuple):
-    """How each of a group's C candidates sees the user: ``rows`` [G, C] int64, the training row whose
-    context it has, and ``mask`` [G, C, H] float32, the events it may use."""
-
-    rows: Tensor
-    mask: Tensor
 
 
 class RankTrainer:
@@ -43,8 +38,9 @@ class RankTrainer:
         rows: training rows.
         teacher: a trained ranker with the same objectives.
         piece_elements: weights that one unit of a move covers; it changes no result.
-        recompute: keep less of the forward pass and compute it again on the way back: the gradients are
-            the same to rounding, as shared weights gather their parts in another order.
+        recompute: keep less of the forward pass and compute it again on the way back.
+        parts: cut each micro-step into units of its own (`ranking.micro_step`). They recompute in any case, and
+            gather the gradients of shared weights in another order.
     """
 
     def __init__(
@@ -58,24 +54,23 @@ class RankTrainer:
         teacher: Model | None = None,
         piece_elements: int = PIECE_ELEMENTS,
         recompute: bool = False,
+        parts: bool = False,
     ):
-        self.model, self.items, self.rows, self.recompute = model, items, rows, recompute
-        self.users = RowUsers(users, rows.rows.context)
+        self.model, self.rows, self.recompute = model, rows, recompute
         self.recipe, self.schedule, self.teacher = recipe, schedule, teacher
         self.names = model.config.objectives
+        self.examples = RankExamples(users, items, rows, schedule, "engage" in self.names or teacher is not None)
+        self._catalogue = len(items.cat) - FIRST_KNOWN
         self._values = torch.from_numpy(rows.rows.values.astype(np.float32))
-        self._targets = torch.from_numpy(rows.rows.items.astype(np.int64))
         self.rating_mean, self.rating_std = value_stats(rows.rows.values)
-        self._odds = _sampling_odds(rows.rows.items, len(items.cat))
         self._optimizer = _optimizer(model, schedule, piece_elements)
         self._average = {name: p.detach().clone() for name, p in model.named_parameters()}
         self._names = {id(p): name for name, p in model.named_parameters()}
         self.step_count, self.recent_loss = 0, float("nan")
         self._piece: int | None = None
-        self._epoch, self._order = -1, np.zeros((0, rows.size), np.int64)
-        self._per_step = max(1, schedule.groups // schedule.micro)
-        # Groups shift from epoch to epoch, so their number does too; the first epoch's sets the length of all.
-        self.steps_per_epoch = max(1, len(rows.groups(self._rng(0))) // self._per_step)
+        teach = None if teacher is None else self._wanted
+        self._micro = MicroStep(model, self.examples, self._share, teach, schedule.seed) if parts else None
+        self.steps_per_epoch = self.examples.steps_per_epoch
         self.total_steps = self.steps_per_epoch * schedule.epochs
 
     @property
@@ -85,70 +80,90 @@ class RankTrainer:
 
     @property
     def total_units(self) -> int:
-        return self.total_steps + self.total_steps // self.schedule.micro * self._optimizer.pieces
+        moves = self.total_steps // self.schedule.micro
+        return self.total_steps * self._parts + moves * self._optimizer.pieces
 
     @property
     def unit_count(self) -> int:
         """Units done of `total_units`."""
         moves = self.step_count // self.schedule.micro - self.moving
-        return self.step_count + moves * self._optimizer.pieces + (self._piece or 0)
+        place = 0 if self._micro is None else self._micro.place
+        return self.step_count * self._parts + place + moves * self._optimizer.pieces + (self._piece or 0)
+
+    @property
+    def kind(self) -> str:
+        """Of the next unit."""
+        if self.moving:
+            return "move"
+        return "step" if self._micro is None else self._micro.kind
 
     def step(self) -> float:
         """One micro-step; the weights move every ``micro`` of them. Returns its loss."""
-        self.unit()
-        while self.moving:
+        before = self.step_count
+        while self.step_count == before or self.moving:
             self.unit()
         return self.recent_loss
 
     def unit(self) -> None:
-        """The smallest part of a step: a micro-step's gradients, or a piece of a move of the weights."""
-        if self._piece is None:
-            self._gather()
-        else:
+        """The smallest part of a step: a micro-step's gradients or a part of them, or a piece of a move."""
+        if self._piece is not None:
             self._move(self._piece)
-
-    def _gather(self) -> None:
-        """Add a micro-step's gradients to those that the next move will apply."""
-        batch = self._next_batch()
+            return
         if not self.model.training:  # it walks through all modules
             self.model.train()
-        with torch.random.fork_rng(devices=[]):
-            # Not `torch.manual_seed`: without a GPU it keeps a note, with a stack trace, for each of its kinds.
-            torch.default_generator.manual_seed((self.schedule.seed << 32) + self.step_count)
-            loss = self.loss(batch)
-        (loss / self.schedule.micro).backward()
+        loss = self._gather() if self._micro is None else self._micro.unit(self.step_count)
+        if loss is None:
+            return
         self.step_count += 1
         if self.step_count % self.schedule.micro == 0:
             self._piece = 0
-        self.recent_loss = float(loss.detach())
+        self.recent_loss = loss * self.schedule.micro
 
-    def loss(self, batch: GroupBatch) -> Tensor:
-        """Training loss of a batch; scalar."""
-        places = torch.from_numpy(batch.rows)
-        real, places = places >= 0, places.clamp(min=0)
-        targets, drawn = self._targets[places], self._draw(len(places))
-        candidates = torch.cat([targets, drawn], 1)
-        views = _widen(Views(places, torch.from_numpy(batch.mask)), real, drawn.shape[1])
-        logits = self._logits(self.model, batch, candidates, views, training=True)
-        size = targets.shape[1]
-        w = self.recipe.weights
-        total = value_losses(
-            logits[:, :size][real],
-            self._values[places][real],
-            self.names,
-            self.recipe.like_at,
-            w,
-            self.rating_mean,
-            self.rating_std,
-        )
-        if "engage" in self.names:
-            k = self.names.index("engage")
-            same = targets.unsqueeze(2) == drawn.unsqueeze(1)
-            odds = self._odds[drawn]
-            each = sampled_softmax(logits[:, :size, k], logits[:, size:, k], same, odds, len(self.items.cat) - 2)
+    def _gather(self) -> float:
+        """Add a micro-step's gradients to those that the next move will apply; returns its share of the loss."""
+        with seeded((self.schedule.seed << 32) + self.step_count):
+            example = self.examples.draw(self.step_count)
+            logits = self._logits(example)
+        loss = self._share(example, logits, None if self.teacher is None else self._wanted(example))
+        loss.backward()
+        return float(loss.detach())
+
+    def _logits(self, shown: Example) -> Tensor:
+        """[G, C, O]."""
+        forward = _recomputed if self.recompute else type(self.model).__call__
+        return forward(self.model, shown.user, shown.history, shown.signal, shown.item, shown.views.mask)
+
+    @torch.no_grad()
+    def _wanted(self, shown: Example) -> Tensor:
+        """The teacher's logits [G, C, O]."""
+        assert self.teacher is not None
+        if self.teacher.training:  # it walks through all modules
+            self.teacher.eval()
+        user, item = self.examples.undropped(shown)
+        return self.teacher(user, shown.history, shown.signal, item, shown.views.mask)
+
+    def _share(self, example: Example, logits: Tensor, wanted: Tensor | None) -> Tensor:
+        return self.loss(example, logits, wanted) / self.schedule.micro
+
+    def loss(self, shown: Example, logits: Tensor, wanted: Tensor | None = None) -> Tensor:
+        """Training loss of an example; scalar.
+
+        Args:
+            logits: [G, C, O] of its candidates; wanted: those of the teacher.
+        """
+        rows, real, names = shown.rows, shown.real, self.names
+        values, recipe, w = self._values[shown.places][real], self.recipe, self.recipe.weights
+        own = logits[:, :rows]
+        total = value_losses(own[real], values, names, recipe.like_at, w, self.rating_mean, self.rating_std)
+        if "engage" in names:
+            k, drawn = names.index("engage"), shown.candidates[:, rows:]
+            same = shown.candidates[:, :rows].unsqueeze(2) == drawn.unsqueeze(1)
+            odds = self.examples.odds[drawn]
+            each = sampled_softmax(own[..., k], logits[:, rows:, k], same, odds, self._catalogue)
             total = total + w.engage * each[real].mean()
-        if self.teacher is not None:
-            total = total + self.schedule.distil_weight * self._distance(logits, batch, candidates, views, real)
+        if wanted is not None:
+            counted = functional.pad(real, (0, logits.shape[1] - rows), value=True)
+            total = total + self.schedule.distil_weight * functional.mse_loss(logits[counted], wanted[counted])
         return total
 
     def averaged(self) -> dict[str, Tensor]:
@@ -165,6 +180,7 @@ class RankTrainer:
             "average": self._average,
             "step_count": self.step_count,
             "piece": self._piece,
+            "micro": None if self._micro is None else self._micro.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -174,40 +190,13 @@ class RankTrainer:
         for name, p in self.model.named_parameters():
             p.grad = state["grads"][name].clone() if name in state["grads"] else None
         self.step_count, self._piece = state["step_count"], state["piece"]
+        if self._micro is not None:
+            self._micro.load_state_dict(state["micro"], self.step_count)
 
-    def _next_batch(self) -> GroupBatch:
-        epoch, at = divmod(self.step_count, self.steps_per_epoch)
-        if epoch != self._epoch:
-            self._epoch, self._order = epoch, self.rows.groups(self._rng(epoch))
-        return self.rows.batch(self._order[at * self._per_step : (at + 1) * self._per_step])
-
-    def _draw(self, groups: int) -> Tensor:
-        """[G, N] int64 items drawn by `_sampling_odds`; N is 0 when nothing needs them."""
-        count = self.schedule.negatives if "engage" in self.names or self.teacher is not None else 0
-        if not count:
-            return torch.zeros(groups, 0, dtype=torch.int64)
-        return torch.multinomial(self._odds, groups * count, True).view(groups, count)
-
-    def _distance(self, logits: Tensor, batch: GroupBatch, candidates: Tensor, views: Views, real: Tensor) -> Tensor:
-        """Mean square distance to the teacher's logits over real rows and drawn items."""
-        assert self.teacher is not None
-        self.teacher.eval()
-        with torch.no_grad():
-            wanted = self._logits(self.teacher, batch, candidates, views, training=False)
-        counted = functional.pad(real, (0, candidates.shape[1] - real.shape[1]), value=True)
-        return functional.mse_loss(logits[counted], wanted[counted])
-
-    def _logits(self, model: Model, batch: GroupBatch, candidates: Tensor, views: Views, training: bool) -> Tensor:
-        """Logits [G, C, O]; in training some views lose their context, some users and items their id."""
-        plan = self.schedule
-        user = self.users.take(torch.from_numpy(batch.users), views.rows, plan.context_dropout if training else 0.0)
-        item = self.items.take(candidates)
-        if training and plan.id_dropout:
-            user, item = (Fields(drop_ids(side.cat, plan.id_dropout), side.num, side.multi) for side in (user, item))
-        history, signal = torch.from_numpy(batch.history), torch.from_numpy(batch.signal)
-        if training and self.recompute:
-            return _recomputed(model, user, history, signal, item, views.mask)
-        return model(user, history, signal, item, views.mask)
+    @property
+    def _parts(self) -> int:
+        """Units of a micro-step."""
+        return 1 if self._micro is None else self._micro.parts
 
     def _move(self, piece: int) -> None:
         """Apply a piece of the gathered gradients, and let the average follow."""
@@ -225,37 +214,11 @@ class RankTrainer:
             self._optimizer.zero_grad()
             self._piece = None
 
-    def _rng(self, epoch: int) -> np.random.Generator:
-        return np.random.default_rng([self.schedule.seed, epoch])
-
 
 def value_stats(values: np.ndarray) -> tuple[float, float]:
     """Mean and standard deviation of the values [n] that are there; (0, 1) when none is."""
     known = values[np.isfinite(values)].astype(np.float64)
     return (float(known.mean()), float(known.std()) or 1.0) if len(known) else (0.0, 1.0)
-
-
-def _widen(views: Views, real: Tensor, extra: int) -> Views:
-    """Views of C + extra candidates: drawn items take turns in looking through the eyes of the group's real rows.
-
-    So they meet contexts as often as the group's rows do, and only the item tells them apart.
-    """
-    if not extra:
-        return views
-    turns = torch.arange(extra).unsqueeze(0) % real.sum(1, keepdim=True)
-    first = real.float().argsort(dim=1, descending=True, stable=True)
-    borrowed = first.gather(1, turns)
-    seen = views.mask.gather(1, borrowed.unsqueeze(2).expand(-1, -1, views.mask.shape[2]))
-    return Views(torch.cat([views.rows, views.rows.gather(1, borrowed)], 1), torch.cat([views.mask, seen], 1))
-
-
-def _sampling_odds(items: np.ndarray, rows: int) -> Tensor:
-    """[rows] float32, half uniform, half by popularity; padding and unknown are never drawn."""
-    counts = np.bincount(items, minlength=rows).astype(np.float64)
-    counts[:2] = 0
-    odds = 0.5 * counts / max(counts.sum(), 1.0) + 0.5 / (rows - 2)
-    odds[:2] = 0
-    return torch.from_numpy((odds / odds.sum()).astype(np.float32))
 
 
 def _optimizer(model: nn.Module, schedule: Schedule, elements: int) -> SplitAdam:

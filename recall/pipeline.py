@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from features.datasets import IndexedInteractions
 from features.encoding import FIRST_KNOWN, Encoder, ItemBatch, UserBatch
@@ -27,6 +28,8 @@ from recall.two_tower import TowerShape
 Progress = Callable[[str, float], None]
 """Called with what is being done and the share of it that is done, in [0, 1]."""
 POPULAR_FILE, FRESH_FILE = "popular.npz", "fresh.npz"
+TOWER_FILE = "tower.pt"
+"""Weights of both towers, for trainings that begin with them; serving does not read it."""
 PARITY_ROWS = 64
 
 
@@ -99,9 +102,15 @@ def write_tower(
     spec: IndexSpec | None = None,
     seed: int = 0,
 ) -> float:
-    """Write index, item vectors and user tower; returns the ONNX difference."""
+    """Write index, item vectors, weights and user tower; returns the ONNX difference."""
     AnnIndex.build(trainer.item_vectors(), spec, seed).save(folder)
+    write_weights(trainer, folder)
     return write_user_tower(trainer, data, tower_path)
+
+
+def write_weights(trainer: TowerTrainer, folder: Path) -> None:
+    """Write what a later training can begin with, as ``torch.load(weights_only=True)`` reads it."""
+    torch.save(dict(trainer.model.state_dict()), folder / TOWER_FILE)
 
 
 def write_user_tower(trainer: TowerTrainer, data: RecallData, tower_path: Path) -> float:

@@ -2,11 +2,12 @@
 
 The vectors of the scored items cost most of a step and are the same for all of its users, so a step is
 
-    examples   draw the events that each part of the users is asked for
-    items      vectors of the candidates, a part of them at a time, without a graph
-    users      loss of a part of the users; its gradient with respect to the items is kept
-    back       the items' forward again, with a graph, and the kept gradient through it
-    move       a piece of the optimiser's move
+    examples      draw the events that each part of the users is asked for
+    items, users  vectors of a part of the candidates, or of the users, without a graph
+    score         loss of some users; its gradients with respect to users and items are kept
+    users back, items back
+                  each part's forward again, with a graph, and the kept gradient through it
+    move          a piece of the optimiser's move
 
 No unit leaves a graph behind, so what lies between two units is arrays.
 """
@@ -20,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pool.engines.generators import seed_of, seeded
 from recall.training import TowerTrainer
 from recall.training_data import TowerBatch
 
@@ -29,12 +31,14 @@ class TowerUnits:
 
     Args:
         users: of a part; None for whole steps as units, which gives `TowerTrainer.step`'s bits.
+        scored: users of a part that are scored at once.
         items: of a part.
     """
 
-    def __init__(self, trainer: TowerTrainer, users: int | None, items: int = 1024):
+    def __init__(self, trainer: TowerTrainer, users: int | None, scored: int = 8, items: int = 512):
         self.trainer, self._whole = trainer, users is None
         self._users = 1 if users is None else -(-trainer.settings.batch // users)
+        self._scores = -(-(users or 1) // scored)
         self._items = -(-trainer.most_candidates // items)
         self._place = 0
         self._begin()
@@ -42,7 +46,8 @@ class TowerUnits:
     @property
     def per_step(self) -> int:
         """Units in a step."""
-        return 1 if self._whole else 2 * (self._users + self._items) + self.trainer.optimizer.pieces
+        of_users = self._users * (3 + self._scores)
+        return 1 if self._whole else of_users + 2 * self._items + self.trainer.optimizer.pieces
 
     @property
     def total_units(self) -> int:
@@ -80,7 +85,9 @@ class TowerUnits:
             ("examples", self._users, self._draw_examples),
             ("items", self._items, self._compute_items),
             ("users", self._users, self._compute_users),
-            ("back", self._items, self._backward_items),
+            ("score", self._users * self._scores, self._score),
+            ("users back", self._users, self._backward_users),
+            ("items back", self._items, self._backward_items),
             ("move", self.trainer.optimizer.pieces, self._move),
         ):
             if place < count:
@@ -97,6 +104,8 @@ class TowerUnits:
             "place": self._place,
             "vectors": self._vectors,
             "vector_grads": self._vector_grads,
+            "user_vectors": self._user_vectors,
+            "user_grads": self._user_grads,
             "loss": self._loss,
         }
 
@@ -111,11 +120,14 @@ class TowerUnits:
         if self._place > self._users:
             self._choose_candidates()
         self._vectors, self._vector_grads = state["vectors"].clone(), state["vector_grads"].clone()
+        self._user_vectors, self._user_grads = ([t.clone() for t in state[f"user_{of}"]] for of in ("vectors", "grads"))
 
     def _begin(self) -> None:
         self._parts: list[TowerBatch] = []
         self._candidates, self._log_odds = np.zeros(0, np.int64), torch.zeros(0)
         self._vectors, self._vector_grads = torch.zeros(0), torch.zeros(0)
+        self._user_vectors: list[Tensor] = []
+        self._user_grads: list[Tensor] = []
         self._loss = 0.0
 
     def _end(self) -> None:
@@ -148,32 +160,43 @@ class TowerUnits:
 
     def _items_of(self, part: int) -> Tensor:
         """Vectors of a part of the candidates; each call of a step loses the same ids."""
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(self._seed(1, part))
-            return self.trainer.model.item(self.trainer.item_inputs(self._candidates[self._rows(part)]))
+        trainer = self.trainer
+        with seeded(seed_of(trainer.seed, trainer.step_count, 1, part)):
+            return trainer.model.item(trainer.item_inputs(self._candidates[self._rows(part)]))
 
+    @torch.no_grad()
     def _compute_users(self, part: int) -> None:
-        trainer, batch = self.trainer, self._parts[part]
+        self._user_vectors.append(self._users_of(part))
+        self._user_grads.append(torch.zeros_like(self._user_vectors[part]))
+
+    def _users_of(self, part: int) -> Tensor:
+        """Vectors of a part of the users; each call of a step drops the same."""
+        trainer = self.trainer
+        with seeded(seed_of(trainer.seed, trainer.step_count, 2, part)):
+            return trainer.user_vectors(self._parts[part])
+
+    def _score(self, place: int) -> None:
+        part, at = divmod(place, self._scores)
+        batch = self._parts[part]
+        rows = slice(len(batch.users) * at // self._scores, len(batch.users) * (at + 1) // self._scores)
+        batch = batch.take(rows)
         if not len(batch.users):
             return
-        vectors = self._vectors.detach().requires_grad_()
-        vectors.grad = self._vector_grads
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(self._seed(2, part))
-            users = trainer.user_vectors(batch)
+        users = self._user_vectors[part][rows].detach().requires_grad_()
+        items = self._vectors.detach().requires_grad_()
+        users.grad, items.grad = self._user_grads[part][rows], self._vector_grads
         total = sum(len(part.users) for part in self._parts)
-        loss = trainer.likelihood(batch, total, users, vectors, self._candidates, self._log_odds)
+        loss = self.trainer.likelihood(batch, total, users, items, self._candidates, self._log_odds)
         loss.backward()
-        self._vector_grads = vectors.grad
+        self._user_grads[part][rows], self._vector_grads = users.grad, items.grad
         self._loss += float(loss.detach())
+
+    def _backward_users(self, part: int) -> None:
+        if len(self._parts[part].users):
+            self._users_of(part).backward(self._user_grads[part])
 
     def _backward_items(self, part: int) -> None:
         self._items_of(part).backward(self._vector_grads[self._rows(part)])
 
     def _move(self, piece: int) -> None:
         self.trainer.optimizer.move(piece, self.trainer.rate())
-
-    def _seed(self, of: int, part: int) -> int:
-        """63 bits that differ for every part of every step."""
-        words = np.random.SeedSequence((self.trainer.seed, self.trainer.step_count, of, part)).generate_state(2)
-        return int(words[0]) << 31 | int(words[1]) >> 1

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from features.datasets import IndexedInteractions
 from features.encoding import FIRST_KNOWN, PADDING, UNKNOWN, ItemBatch, UserBatch
+from pool.engines.generators import seeded
 from pool.engines.split_adam import PIECE_ELEMENTS, SplitAdam
 from recall.recipes import TowerSettings
 from recall.training_data import TowerBatch, TowerExamples, interaction_matrix, spectral_vectors
@@ -34,6 +37,8 @@ class TowerTrainer:
         history_length: events a user row carries in serving.
         spectral: start at `start_spectral`'s vectors; without, the caller does that or loads weights.
         piece_elements: weights that one piece of a move covers; it changes no result.
+        recompute: keep less of a step's forward pass and compute it again on the way back; it changes no result.
+            A step in units (`recall.tower_units`) does so with the items in any case.
     """
 
     def __init__(
@@ -47,8 +52,10 @@ class TowerTrainer:
         seed: int = 0,
         spectral: bool = True,
         piece_elements: int = PIECE_ELEMENTS,
+        recompute: bool = False,
     ):
         self.settings, self.seed, self._users, self._rows = settings, seed, users, rows
+        self.recompute = recompute
         self._items = {name: torch.from_numpy(array) for name, array in items.inputs().items()}
         self.examples = TowerExamples(rows, history_length, settings, seed)
         with torch.random.fork_rng(devices=[]):
@@ -75,10 +82,8 @@ class TowerTrainer:
     def step(self) -> float:
         """One optimiser step; returns its loss."""
         batch = self.examples.batch(self.step_count)
-        with torch.random.fork_rng(devices=[]):
-            # Not `torch.manual_seed`: without a GPU it keeps a note, with a stack trace, for each of its kinds.
-            torch.default_generator.manual_seed((self.seed << 32) + self.step_count)
-            self.model.train()
+        self.model.train()
+        with seeded((self.seed << 32) + self.step_count):
             loss = self.loss(batch)
         self.optimizer.zero_grad()
         loss.backward()
@@ -95,9 +100,14 @@ class TowerTrainer:
         Items the tower has seen leave the softmax, as they leave the answer in serving.
         """
         candidates, log_odds = self.candidates(batch.events[batch.asked])
-        users = self.user_vectors(batch)
-        items = self.model.item(self.item_inputs(candidates))
+        users = self._forward(self.user_vectors, batch)
+        items = self._forward(self.model.item, self.item_inputs(candidates))
         return self.likelihood(batch, len(batch.users), users, items, candidates, log_odds)
+
+    def _forward(self, function: Callable[..., Tensor], *args: Any) -> Tensor:
+        found = checkpoint(function, *args, use_reentrant=False) if self.recompute else function(*args)
+        assert isinstance(found, Tensor)
+        return found
 
     def likelihood(
         self, batch: TowerBatch, total: int, users: Tensor, items: Tensor, candidates: np.ndarray, log_odds: Tensor

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import scipy.sparse as sp
@@ -31,6 +31,10 @@ class TowerBatch:
     history: np.ndarray
     signal: np.ndarray
     asked: np.ndarray
+
+    def take(self, rows: slice) -> TowerBatch:
+        """Some of the users."""
+        return TowerBatch(*(getattr(self, column.name)[rows] for column in fields(self)))
 
 
 class TowerExamples:

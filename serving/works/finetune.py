@@ -1,6 +1,6 @@
 """Fine-tuning as a pool's work: the training of recall and of both rankers, and the release that comes out of it.
 
-Training is cut into units of a few milliseconds (`Grouping`). These units are longer, as each is one call of
+Training is cut into units of up to about 5 ms (`Grouping`). These units are longer, as each is one call of
 a library or over the whole data: reading and encoding the dataset; setting up the first trainer, with which torch
 imports its compiler (3 s); the two-tower's start at singular vectors;
 the index's k-means, EASE's inverse, ranked lists and ONNX exports; grouping a ranker's rows, shuffling them at
@@ -44,7 +44,8 @@ class FinetuneWork:
         dataset: or its folder, which is read in the first unit.
         folder: for files on the way; on the file system of the checkpoints, files are linked, not copied.
     Raises:
-        ConfigError: unknown recipe. NotFound: no release ``start_from``. DataError: no dataset in the folder.
+        ConfigError: unknown recipe. NotFound: no release ``start_from``. ArtifactError: it lacks weights to begin
+            with. DataError: no dataset in the folder.
     """
 
     def __init__(self, dataset: Source, settings: Settings, options: FinetuneOptions, folder: Path):

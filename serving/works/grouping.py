@@ -49,44 +49,53 @@ def propose_grouping(
     training = Training(dataset, settings, options, Path())
     for _, task in training.reading():
         task()
-    found: dict[str, float] = {}
-
-    def best(name: str, sizes: Iterable[int], cost_ms: Callable[[int], float]) -> int:
-        """The last of rising sizes that fits."""
-        chosen = 0
-        for size in sizes:
-            ms = cost_ms(size)
-            if chosen and ms > target_ms:
-                break
-            chosen, found[name] = size, ms
-            if ms > target_ms:
-                break
-        return chosen
-
-    elements = best("move", (2**n for n in range(14, 24)), lambda size: _move_ms(size, clock))
-    tower = training.begin_tower(True).trainer
-    items = best(
-        "tower_items", (256, 512, 1024, 2048, 4096), lambda n: _tower_ms(tower, 64, n, ("items", "back"), clock)
-    )
-    users = best("tower_users", (1, 2, 4, 8, 16, 32, 64, 128), lambda n: _tower_ms(tower, n, items, ("users",), clock))
-    micro, valid = {}, 1
+    search = _Search(target_ms)
+    elements = search.largest("move", (2**n for n in range(14, 24)), lambda size: _move_ms(size, clock))
+    tower, powers = training.begin_tower(True).trainer, [2**n for n in range(8)]
+    of_items, of_users = ("items", "items back"), ("examples", "users", "users back")
+    items = search.largest("tower_items", range(256, 4097, 256), lambda n: _tower_ms(tower, 64, 64, n, of_items, clock))
+    users = search.largest("tower_users", powers, lambda n: _tower_ms(tower, n, n, items, of_users, clock))
+    scored = search.largest("tower_scored", powers, lambda n: _tower_ms(tower, n, n, items, ("score",), clock))
+    micro, valid, parts = {}, 1, options.grouping.ranker_parts
     for name in ("fine", "coarse"):
         fit = training.begin_ranker(name, True)
-        groups = best(name, (1, 2, 4, 8, 16, 32, 64, 128), lambda n, fit=fit: _micro_ms(fit, n, clock))
+        groups = search.largest(name, powers, lambda n, fit=fit: _micro_ms(fit, n, parts, clock))
         micro[name] = max(1, fit.trainer.schedule.groups // groups)
         if name == "fine":
-            valid = best("valid", (1, 2, 4, 8, 16, 32, 64), lambda n, fit=fit: _valid_ms(fit, n, clock))
+            valid = search.largest("valid", powers, lambda n, fit=fit: _valid_ms(fit, n, clock))
             fit.finish()
             training.take_ranker("fine", fit.trainer.model.state_dict())
     cut = Grouping(
         tower_users=users,
+        tower_scored=min(users, scored),
         tower_items=items,
         fine_micro=micro["fine"],
         coarse_micro=micro["coarse"],
+        ranker_parts=parts,
         valid_groups=valid,
         piece_elements=elements,
     )
-    return cut, {name: round(ms, 3) for name, ms in found.items()}
+    return cut, {name: round(ms, 3) for name, ms in search.found.items()}
+
+
+class _Search:
+    """Largest sizes that fit, and what they cost."""
+
+    def __init__(self, target_ms: float):
+        self._target_ms = target_ms
+        self.found: dict[str, float] = {}
+
+    def largest(self, name: str, sizes: Iterable[int], cost_ms: Callable[[int], float]) -> int:
+        """The last of rising sizes that fits, or the first where none does."""
+        chosen = 0
+        for size in sizes:
+            ms = cost_ms(size)
+            if chosen and ms > self._target_ms:
+                break
+            chosen, self.found[name] = size, ms
+            if ms > self._target_ms:
+                break
+        return chosen
 
 
 def _median_ms(work: Callable[[], None], clock: Clock, repeats: int = REPEATS) -> float:
@@ -106,9 +115,11 @@ def _move_ms(elements: int, clock: Clock) -> float:
     return _median_ms(lambda: adam.move(0, 1e-3), clock)
 
 
-def _tower_ms(trainer: TowerTrainer, users: int, items: int, kinds: tuple[str, ...], clock: Clock) -> float:
+def _tower_ms(
+    trainer: TowerTrainer, users: int, scored: int, items: int, kinds: tuple[str, ...], clock: Clock
+) -> float:
     """Median of the dearest of some kinds of unit over a whole step."""
-    units = TowerUnits(trainer, users, items)
+    units = TowerUnits(trainer, users, scored, items)
     taken: dict[str, list[float]] = {}
     for _ in range(units.per_step):
         kind, began_s = units.kind, clock()
@@ -117,20 +128,20 @@ def _tower_ms(trainer: TowerTrainer, users: int, items: int, kinds: tuple[str, .
     return max(float(np.median(taken[kind])) for kind in kinds)
 
 
-def _micro_ms(fit: RankerFit, groups: int, clock: Clock) -> float:
-    """Of a micro-step over so many groups."""
-    made = fit.trainer
+def _micro_ms(fit: RankerFit, groups: int, parts: bool, clock: Clock) -> float:
+    """Median of the dearest part of a micro-step over so many groups."""
+    made, data = fit.trainer, fit.data
     schedule = replace(made.schedule, micro=max(1, made.schedule.groups // groups))
-    data = fit.data
-    trainer = RankTrainer(made.model, data.users, data.items, made.rows, made.recipe, schedule, made.teacher)
-    taken = []
-    for _ in range(REPEATS + 1):
-        began_s = clock()
+    tables = data.users, data.items
+    trainer = RankTrainer(made.model, *tables, made.rows, made.recipe, schedule, made.teacher, parts=parts)
+    taken: dict[str, list[float]] = {}
+    while trainer.step_count <= REPEATS:
+        kind, began_s = trainer.kind, clock()
         trainer.unit()
-        taken.append((clock() - began_s) * 1000)
-        while trainer.moving:
-            trainer.unit()
-    return float(np.median(taken[1:]))
+        if trainer.step_count:  # the first one shuffles the rows and warms up
+            taken.setdefault(kind, []).append((clock() - began_s) * 1000)
+    taken.pop("move", None)
+    return max(float(np.median(costs)) for costs in taken.values())
 
 
 def _valid_ms(fit: RankerFit, groups: int, clock: Clock) -> float:

@@ -122,9 +122,11 @@ class PartList:
         return Progress(sum(totals[: self._place]) + part.count, sum(totals), part.doing, figures)
 
     def position(self) -> dict[str, Any]:
-        """Plain values that `resume` finds in a checkpoint."""
+        """Plain values that `resume` finds in a checkpoint; ``done`` units are for whoever else reads it."""
         place = max(1, self._place)
-        return {"place": place, "totals": [part.total for part in self._parts[1:place]]}
+        return {
+            "place": place, "totals": [part.total for part in self._parts[1:place]], "done": self.progress().done
+        }  # fmt: skip
 
     def state(self) -> Tensors | None:
         """Of the part at `position`."""

@@ -25,14 +25,14 @@ from ranking.scoring import Model
 from ranking.store import TrainedRanker
 from recall.index import AnnIndex
 from recall.index_spec import IndexSpec
-from recall.pipeline import RecallData, tower_trainer, write_lists, write_neighbours, write_user_tower
+from recall.pipeline import RecallData, tower_trainer, write_lists, write_neighbours, write_user_tower, write_weights
 from recall.recipes import recipe as recall_recipe
 from recall.tower_units import TowerUnits
 from recall.training import TowerTrainer
 from serving.build import available_from, fitted, held_out
 from serving.works.options import FinetuneOptions
 from serving.works.sources import Source, read
-from serving.works.warm_start import TOWER_FILE, read_weights, start_from
+from serving.works.warm_start import check_weights, read_weights, start_from
 
 RankerName = Literal["fine", "coarse"]
 Task = tuple[str, Callable[[], None]]
@@ -66,6 +66,7 @@ class Training:
         self._old: tuple[Path, Encoder] | None = None
         if options.start_from is not None:
             self._old_folder = ReleaseRepository(settings.releases_folder).path(options.start_from)
+            check_weights(self._old_folder)
 
     # --- reading
 
@@ -119,13 +120,12 @@ class Training:
     def begin_tower(self, resumed: bool) -> TowerUnits:
         """The start at singular vectors is one call, of seconds for thousands of items."""
         trainer = self._tower_trainer()
-        old = None if self._old is None else self._old[0] / TOWER_FILE
-        if not resumed and old is not None and self._old is not None and old.is_file():
-            start_from(trainer.model, read_weights(old), self._old[1], self.encoder)
+        if not resumed and self._old is not None:
+            start_from(trainer.model, read_weights(self._old[0], "tower"), self._old[1], self.encoder)
         elif not resumed:
             trainer.start_spectral()
         cut = self._options.grouping
-        return TowerUnits(trainer, cut.tower_users, cut.tower_items)
+        return TowerUnits(trainer, cut.tower_users, cut.tower_scored, cut.tower_items)
 
     def end_tower(self) -> None:
         assert self._trainer is not None
@@ -135,7 +135,7 @@ class Training:
 
     def estimate_tower(self) -> int:
         steps = len(self.dataset.users) // self.recall.tower.batch + 1
-        return steps * self.recall.tower.epochs * (1 if self._options.grouping.tower_users is None else 40)
+        return steps * self.recall.tower.epochs * (1 if self._options.grouping.tower_users is None else 100)
 
     def _tower_trainer(self) -> TowerTrainer:
         if self._trainer is None:
@@ -143,9 +143,14 @@ class Training:
             if most is not None and most < len(rows):
                 newest = np.arange(len(rows)) if rows.times is None else np.argsort(rows.times, kind="stable")
                 rows = rows.take(np.sort(newest[-most:]))
-            data, cut = replace(self._recall_data(), rows=rows), self._options.grouping
+            data, options = replace(self._recall_data(), rows=rows), self._options
             self._trainer = tower_trainer(
-                data, self.recall, self._options.seed, spectral=False, piece_elements=cut.piece_elements
+                data,
+                self.recall,
+                options.seed,
+                spectral=False,
+                piece_elements=options.grouping.piece_elements,
+                recompute=options.recompute,
             )
         return self._trainer
 
@@ -179,7 +184,7 @@ class Training:
         wanted = self._settings.recall.index.model_dump()
         spec = IndexSpec.choose(len(self.encoder.item_ids.values), self.recall.tower.dim, **wanted)
         AnnIndex.build(trainer.item_vectors(), spec, self._options.seed).save(self.draft / "recall")
-        torch.save(self.tower, self.draft / TOWER_FILE)
+        write_weights(trainer, self.draft / "recall")
 
     def _write_user_tower(self) -> None:
         path = self.draft / "models" / "user_tower" / "1" / "model.onnx"
@@ -201,8 +206,7 @@ class Training:
         data, cut = self._ranker_data(), self._options.grouping
         model = self._new_ranker(name)
         if not resumed and self._old is not None:
-            weights = read_weights(self._old[0] / "ranking" / f"{name}.pt")
-            start_from(model, weights, self._old[1], self.encoder)
+            start_from(model, read_weights(self._old[0], name), self._old[1], self.encoder)
         self._fitting = RankerFit(
             model,
             data,
@@ -212,6 +216,7 @@ class Training:
             cut.valid_groups,
             cut.piece_elements,
             self._options.recompute,
+            cut.ranker_parts,
         )
         return self._fitting
 

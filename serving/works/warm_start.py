@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from configs.errors import ArtifactError, ConfigError
 from features.encoding import FIRST_KNOWN, UNKNOWN, Encoder, Vocabulary
+from recall.pipeline import TOWER_FILE
 
-TOWER_FILE = "recall/tower.pt"
-"""Written by fine-tunes only: serving does not read it."""
+WEIGHTS = {"tower": f"recall/{TOWER_FILE}", "fine": "ranking/fine.pt", "coarse": "ranking/coarse.pt"}
+"""Files of a release that a warm start reads, by model."""
 
 _FIELD_TABLE = re.compile(
     r"(?P<side>user_fields|item_fields|user\.profile|item\.features)\.(?P<kind>cat|multi)\.(?P<k>\d+)"
@@ -22,8 +23,19 @@ _FIELD_TABLE = re.compile(
 _ITEM_TABLES = ("history.items.weight", "item_bias.weight", "user.history.weight", "item.id.weight")
 
 
-def read_weights(file: Path) -> dict[str, Tensor]:
+def check_weights(release: Path) -> None:
+    """Raise ArtifactError, naming file and remedy, when a release lacks weights of a model."""
+    for name in WEIGHTS.values():
+        if not (release / name).is_file():
+            raise ArtifactError(
+                f"start_from: release {release.name} has no {name}, as those published by an earlier build; publish "
+                "one with `recpool train` to begin with, or leave start_from out"
+            )
+
+
+def read_weights(release: Path, model: str) -> dict[str, Tensor]:
     """Raises ArtifactError when the file holds no state of a model."""
+    file = release / WEIGHTS[model]
     try:
         return torch.load(file, weights_only=True)
     except Exception as error:  # torch raises classes of its own for each kind of damage

@@ -36,8 +36,8 @@ FEWEST_REQUESTS = 64
 class WarmupWork:
     """Implements `pool.work.Work`: loads a release, replays requests at each batch size, and checks the answers.
 
-    A unit loads one part or answers one batch; what it warms is this process, so a checkpoint holds nothing
-    and a restored work begins anew. Afterwards `cascade` can take over.
+    A unit loads one part or answers one batch, which for tens of rows takes tens of milliseconds. What it warms is
+    this process, so a checkpoint holds nothing and a restored work begins anew. Afterwards `cascade` can take over.
 
     Args:
         store: of the users; absent: the settings' one, which is closed with the work.

@@ -15,7 +15,7 @@ from features.metrics import auc
 from features.schema import FeatureField
 from ranking.fine import FineRanker
 from ranking.inputs import Fields, RowUsers
-from ranking.pipeline import prepare, train_rankers, user_table
+from ranking.pipeline import fit, prepare, spec_of, train_rankers, user_table
 from ranking.scoring import score_rows
 from ranking.store import RankStage
 from ranking.training import RankTrainer
@@ -33,9 +33,16 @@ def recipe(synthetic):
 
 
 @pytest.fixture(scope="module")
-def fine_only(recipe):
-    """For worlds whose fine ranker alone is looked at; the coarse one is trained as briefly as can be."""
-    return replace(recipe, coarse=replace(recipe.coarse, epochs=1))
+def fine(recipe):
+    """Trains a fine ranker alone."""
+
+    def train(data) -> FineRanker:
+        torch.manual_seed(recipe.fine.seed)
+        model = FineRanker(spec_of(data, recipe), recipe.fine_model)
+        fit(model, data, recipe, recipe.fine, "fine")
+        return model
+
+    return train
 
 
 def moods(synthetic, context):
@@ -99,15 +106,15 @@ def test_both_rankers_tell_contexts_apart(data, rankers):
 
 
 @pytest.mark.parametrize("field", [DEVICE, HOUR], ids=lambda field: field.kind)
-def test_one_kind_of_context_field_is_enough(synthetic, fine_only, field):
+def test_one_kind_of_context_field_is_enough(synthetic, fine, field):
     data = thirds(synthetic, moods(synthetic, (field,)), "earlier")
-    assert like_auc(data, train_rankers(data, fine_only).fine.model) > 0.95
+    assert like_auc(data, fine(data)) > 0.95
 
 
-def test_without_context_there_is_nothing_to_tell(synthetic, fine_only):
+def test_without_context_there_is_nothing_to_tell(synthetic, fine):
     data = thirds(synthetic, moods(synthetic, ()))
     assert data.train.context is None
-    assert abs(like_auc(data, train_rankers(data, fine_only).fine.model) - 0.5) < 0.15
+    assert abs(like_auc(data, fine(data)) - 0.5) < 0.15
 
 
 def test_a_row_without_context_gets_the_average(data, rankers):

@@ -8,8 +8,9 @@ import torch
 
 from configs.errors import ArtifactError
 from ranking.export import check_parity
+from ranking.fine import FineRanker
 from ranking.graphs import CrossGraph, UserGraph
-from ranking.pipeline import train_rankers, user_table
+from ranking.pipeline import outputs_of, spec_of, user_table
 from ranking.store import RankStage, TrainedRanker
 
 NAMES = ["fine", "coarse"]
@@ -83,7 +84,8 @@ def test_files_that_score_unlike_the_model_are_refused(saved, rankers, name):
 def test_absent_kinds_of_field_leave_the_graph(synthetic, tmp_path, entity):
     world = synthetic.dataset(tuple(f for f in synthetic.FIELDS if f.entity == entity))
     data = synthetic.rank_data(world)
-    trained = train_rankers(data, synthetic.RECIPE).fine
+    model = FineRanker(spec_of(data, synthetic.RECIPE), synthetic.FINE)
+    trained = TrainedRanker("fine", model, outputs_of(data, synthetic.RECIPE))
     trained.save(tmp_path, synthetic.encoded(world)[0].item_table(world.items))
     profile = ("user_cat", "user_num", "user_multi") if entity == "user" else ("user_cat",)
     assert UserGraph(trained.model).inputs == (*profile, "history", "signal")

@@ -28,8 +28,7 @@ def trainer(synthetic, data, seed=0, **schedule):
     return RankTrainer(model, data.users, data.items, rows, synthetic.RECIPE, chosen)
 
 
-@pytest.mark.parametrize("micro", [1, 3])
-@pytest.mark.parametrize("stop", [4, 11])
+@pytest.mark.parametrize(("micro", "stop"), [(1, 11), (3, 4)])
 def test_a_stopped_run_resumes_to_the_same_weights(synthetic, data, micro, stop):
     whole = trainer(synthetic, data, micro=micro)
     for _ in range(16):

@@ -35,7 +35,7 @@ def test_the_parts_gradients_add_up_to_the_steps(data, monkeypatch, sampled):
     if sampled:
         monkeypatch.setattr(training, "FULL_SOFTMAX_UP_TO", 5)
     plain = {"dropout": 0.0, "item_id_dropout": 0.0}
-    cut = TowerUnits(trainer(data, **plain), users=6, items=7)
+    cut = TowerUnits(trainer(data, **plain), users=6, scored=4, items=7)
     while cut.kind != "move":
         cut.unit()
     whole = trainer(data, **plain)
@@ -58,17 +58,17 @@ def test_the_parts_gradients_add_up_to_the_steps(data, monkeypatch, sampled):
 def test_stopped_anywhere_it_goes_on_with_the_same_bits(data, monkeypatch, sampled):
     if sampled:
         monkeypatch.setattr(training, "FULL_SOFTMAX_UP_TO", 5)
-    whole = TowerUnits(trainer(data), users=6, items=7)
+    whole = TowerUnits(trainer(data), users=6, scored=4, items=7)
     while not whole.done:
         whole.unit()
-    for stop in range(1, 3 * whole.per_step, 11):
-        first = TowerUnits(trainer(data), users=6, items=7)
+    for stop in range(1, 3 * whole.per_step, 29):
+        first = TowerUnits(trainer(data), users=6, scored=4, items=7)
         for _ in range(stop):
             first.unit()
         file = io.BytesIO()
         torch.save(first.state_dict(), file)
         file.seek(0)
-        second = TowerUnits(trainer(data), users=6, items=7)
+        second = TowerUnits(trainer(data), users=6, scored=4, items=7)
         second.load_state_dict(torch.load(file, weights_only=True))
         assert second.unit_count == stop
         torch.rand(3)  # other users of torch's generator must not matter
@@ -88,8 +88,17 @@ def test_uncut_it_is_the_trainers_own_step(data):
     assert all(torch.equal(expected[name], tensor) for name, tensor in weights(one.trainer.model).items())
 
 
+def test_recomputing_changes_no_weight(data):
+    plain, again = trainer(data), trainer(data)
+    again.recompute = True
+    for _ in range(4):
+        assert plain.step() == again.step()
+    expected = weights(plain.model)
+    assert all(torch.equal(expected[name], tensor) for name, tensor in weights(again.model).items())
+
+
 def test_units_counted_are_units_done(data):
-    run, done = TowerUnits(trainer(data), users=5, items=9), 0
+    run, done = TowerUnits(trainer(data), users=5, scored=2, items=9), 0
     while not run.done:
         assert run.unit_count == done
         run.unit()

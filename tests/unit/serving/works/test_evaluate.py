@@ -16,7 +16,7 @@ from serving.works.options import EvaluateOptions
 @pytest.fixture(scope="module")
 def second(world, trained, home) -> str:
     """Another release of the same data."""
-    work = world.make_finetune(home, place="second", seed=5)
+    work = world.make_finetune(home, place="second", seed=5, most_rows=60)
     world.run(work)
     return work.result()["version"]
 
