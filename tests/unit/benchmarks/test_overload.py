@@ -28,6 +28,7 @@ def test_goodput_counts_answers_within_the_deadline_only():
     )  # fmt: skip
     figures = load.figures()
     assert load.goodput == figures["goodput_per_s"] == 1.0
+    assert load.full_goodput == figures["full_per_s"] == 0.5
     assert figures["refused"] == pytest.approx(1 / 6)
     assert figures["late_or_lost"] == pytest.approx(3 / 6)
     assert figures["degraded"] == pytest.approx(1 / 3)

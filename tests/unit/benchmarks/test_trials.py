@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.failover import TIMEOUT_MS, Fault, Trials, judge
 from benchmarks.load import Outcomes
+from benchmarks.trials import TIMEOUT_MS, Fault, Trials, judge, losses
 
 STARTED_S = 1_000.0
 
@@ -46,3 +46,13 @@ def test_a_request_without_an_answer_is_lost_and_has_waited_for_ever():
     trials = judged((9.9, np.nan, 0, False))
     assert trials.answered_ms == [np.inf]
     assert trials.lost == 1
+
+
+def test_a_lost_request_is_told_with_the_fault_before_it():
+    found = outcomes((9.9, 0.15, 200, True), (9.95, 0.1, 503, False), (12.0, np.nan, 0, False), (1.0, 0.1, 503, False))
+    faults = [Fault("stage", "SIGKILL", "fine", STARTED_S + 10.0)]
+    assert losses(found, faults) == [
+        "lost: sent -0.05 s after SIGKILL of fine, status 503 after 100 ms",
+        "lost: sent 2.00 s after SIGKILL of fine, status 0 after 0 ms",
+        "lost: sent before any fault, status 503 after 100 ms",
+    ]
