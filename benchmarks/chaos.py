@@ -4,6 +4,8 @@ For each plan a service of its own is brought up. Callers arrive at random at a 
 sustains, and do not retry. Meanwhile processes get SIGKILL in turn: a replica of a stage, a replica of the
 gateway, Serve's controller. A replica is killed when another of its deployment runs: where all are gone
 nothing can answer but the degraded rest, which is another question. Deadline: what the calls ask for.
+Under the plan `pool` two emulated devices are shared with a fine-tune and a warm-up; there the pool's own controller,
+its agent and the hosts of that work are killed in turn as well, and what became of the work is told.
 
 Then HAProxy itself is killed, again and again, under a load whose callers do not retry, and one whose callers
 retry once.
@@ -16,18 +18,22 @@ import random
 import sys
 import time
 from collections import Counter
-from dataclasses import asdict, astuple, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from benchmarks import live_pool
 from benchmarks.live import CONTROLLER, Live, live_service
+from benchmarks.live_pool import ENDLESS, LivePool, await_truth
 from benchmarks.load import Load, Outcomes, best_rate, poisson, start
 from benchmarks.report import Floor, is_quick, print_report, print_table
 
 DEADLINE_MS = 1_000
 SHARE_OF_CAPACITY = 0.4
-PLANS = ("split", "default")
+POOL = "pool"
+PLANS = ("split", POOL, "default")
 REQUESTS, QUICK_REQUESTS = 50_000, 1_000
 """For each plan."""
 KILL_EVERY_S = 4.0
@@ -37,6 +43,10 @@ SETTLE_S = 20.0
 HAPROXY_KILLS, QUICK_HAPROXY_KILLS = 5, 1
 HAPROXY_WATCH_S, HAPROXY_RATE = 20.0, 20.0
 RETRY_AFTER_S = 0.25
+SINGLES = {"controller": CONTROLLER}
+POOL_SINGLES = {"pool's controller": live_pool.CONTROLLER, "agent": live_pool.AGENT, "host": live_pool.HOST_PROCESS}
+WORKS = {"night": ("finetune", ENDLESS), "warm": ("warmup", {"model": "release", "tier": ["gpu"], "min_milli": 200})}
+"""Submitted under the plan `pool`. What is killed too often is parked, as it should be."""
 UNDEGRADED = b'"degraded":[]'
 
 
@@ -47,6 +57,7 @@ class Arm:
     Attributes:
         in_time: answered with status 200 within the deadline. degraded: of those answered.
         killed: how many of what.
+        works: the pool's workloads and their phases at the end.
     """
 
     plan: str
@@ -60,6 +71,7 @@ class Arm:
     worst_ms: float
     statuses: dict[int, int]
     killed: dict[str, int]
+    works: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -73,25 +85,31 @@ class HaproxyKill:
 
 
 class Killer:
-    """Chooses the next victim: deployments and the controller in turn, a replica of each at random."""
+    """Chooses the next victim: deployments and single processes in turn, a replica of each at random.
 
-    def __init__(self, live: Live, seed: int):
-        self._live = live
+    Args:
+        singles: what is killed although there is no other, by the beginning of its title.
+    """
+
+    def __init__(self, live: Live, singles: Mapping[str, str], seed: int):
+        self._live, self._singles = live, singles
         self._random = random.Random(seed)
-        self._turns = itertools.cycle([*sorted(live.running()), CONTROLLER])
-        self._last: set[int] = set()
+        self._turns = itertools.cycle([*sorted(live.running()), *singles])
         self.killed: Counter[str] = Counter()
 
     def kill_one(self) -> None:
         """Kill the first in turn that may be killed; nobody when Serve is still busy with the one before."""
         running = self._live.running()
-        for _ in range(len(running) + 1 if running else 0):
+        for _ in range(len(running) + len(self._singles) if running else 0):
             turn = next(self._turns)
             spare = running.get(turn, [])
-            victims = self._live.processes(CONTROLLER) if turn == CONTROLLER else spare if len(spare) > 1 else []
+            if turn in self._singles:
+                victims = self._live.processes(self._singles[turn])
+            else:
+                victims = spare if len(spare) > 1 else []
             if victims:
                 self._random.choice(victims).kill()
-                self.killed["controller" if turn == CONTROLLER else turn] += 1
+                self.killed[turn] += 1
                 return
 
 
@@ -113,7 +131,7 @@ def under_fire(live: Live, plan: str, count: int) -> Arm:
     requests = live.requests(2_000, timeout_ms=DEADLINE_MS)
     rate = max(10.0, SHARE_OF_CAPACITY * sustained_rate(live, requests))
     times = poisson(rate, count / rate * 1.05 + 5, seed=7)[:count]
-    killer = Killer(live, seed=11)
+    killer = Killer(live, SINGLES | (POOL_SINGLES if plan == POOL else {}), seed=11)
     load = Load(live.port, requests, times, contains=UNDEGRADED, timeout_s=5)
     with start(load) as running:
         end_s = running.started_s + times[-1] - KILL_EVERY_S
@@ -122,10 +140,16 @@ def under_fire(live: Live, plan: str, count: int) -> Arm:
             if time.monotonic() < end_s:
                 killer.kill_one()
         outcomes = running.outcomes()
-    return _arm(plan, rate, outcomes, killer.killed)
+    return _arm(plan, rate, outcomes, killer.killed, works_of(live) if plan == POOL else {})
 
 
-def _arm(plan: str, rate: float, outcomes: Outcomes, killed: Counter[str]) -> Arm:
+def works_of(live: Live) -> dict[str, str]:
+    """Phase of each workload that was submitted, and how often it has come back, once a controller says so."""
+    report = await_truth(LivePool(live).report, "a report of the pool")
+    return {each.name: f"{each.phase}, {each.restarts} restarts" for each in report.workloads if each.name in WORKS}
+
+
+def _arm(plan: str, rate: float, outcomes: Outcomes, killed: Counter[str], works: dict[str, str]) -> Arm:
     summary = outcomes.summary()
     in_time = (outcomes.status == 200) & (outcomes.latency_s * 1e3 <= DEADLINE_MS)
     answered = max(1, int((outcomes.status == 200).sum()))
@@ -141,6 +165,7 @@ def _arm(plan: str, rate: float, outcomes: Outcomes, killed: Counter[str]) -> Ar
         worst_ms=summary.max_ms,
         statuses=summary.statuses,
         killed=dict(killed),
+        works=works,
     )
 
 
@@ -180,6 +205,8 @@ def main(plans: tuple[str, ...] = PLANS) -> None:
     for plan in plans:
         with live_service(plan) as live:
             print(f"{plan}: the service is up; {count} requests", flush=True)
+            for name, (kind, more) in WORKS.items() if plan == POOL else ():
+                LivePool(live).submit(name, kind, **more)
             arms.append(under_fire(live, plan, count))
             if plan == plans[-1]:
                 settle(live)
@@ -199,6 +226,9 @@ def _print(arms: list[Arm], haproxy: list[HaproxyKill]) -> None:
             for arm in arms
         ],
     )
+    for arm in arms:
+        for name, became in arm.works.items():
+            print(f"{arm.plan}: {name}: {became}")
     print_table(("HAProxy killed: outage s", "calls", "failed", "with one retry"), [astuple(kill) for kill in haproxy])
     figures = {
         "deadline_ms": DEADLINE_MS,

@@ -99,7 +99,7 @@ def live_service(profile: str = "default", program: str = CLI, **environment: st
         try:
             said = json.loads(_recpool(program, environment, "up", "--profile", profile, "--json"))
             assert said["address"].endswith(f":{port}")
-            yield Live(load_settings(profile, {"home": home}), port)
+            yield Live(load_settings(profile, {"home": home, "serving": {"port": port}}), port)
         finally:
             _recpool(CLI, environment, "down")
     finally:

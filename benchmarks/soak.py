@@ -22,7 +22,7 @@ from benchmarks.report import Floor, is_quick, print_report, print_table
 from deployments.cluster import OBJECT_STORE_BYTES, Cluster
 
 REQUESTS, QUICK_REQUESTS = 200_000, 3_000
-RATE = 150.0
+RATE = 220.0
 """Requests/s: moderate, so that the load takes no longer than it must and nothing is refused."""
 SAMPLE_S, QUICK_SAMPLE_S = 5.0, 0.5
 WARM_UP = 0.25

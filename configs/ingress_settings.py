@@ -35,6 +35,13 @@ class IngressSettings(Branch):
         description="pause between two checks of a replica, and the longest wait for one; three misses take it out, "
         "which should take longer than a deadline: a busy replica is not a hung one",
     )
+    stopped_ms: int | None = Field(
+        default=60,
+        ge=1,
+        le=60_000,
+        description="a replica that a signal has stopped for so long is killed, and its calls given to another; one "
+        "that a debugger holds is left alone. null: it is left to HAProxy, which notices after the longest deadline",
+    )
     replay_bytes: int = Field(
         default=65_536,
         ge=16_384,

@@ -42,6 +42,32 @@ class DeploymentPlan(Branch):
         return share_milli
 
 
+class GatewayPlan(DeploymentPlan):
+    """Where the gateway runs, how many copies stand by for it, and how it is kept warm."""
+
+    shadows: int = Field(
+        default=0,
+        ge=0,
+        le=64,
+        description="warm copies beyond `replicas` that get no calls until one of those is lost; they need the pool's "
+        "controller to be told apart, and serve like the others without it",
+    )
+    memory_mib: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_048_576,
+        description="of its device's memory that the lease of each copy holds, a shadow's too; absent: none is booked",
+    )
+    warm: bool = Field(
+        default=True,
+        description="answer requests of its own before the first caller's, at every size of batch; where all stages "
+        "are its own",
+    )
+    keep_warm_s: float = Field(
+        default=2, gt=0, le=3_600, description="seconds between two requests that a shadow asks itself"
+    )
+
+
 class StagePlan(DeploymentPlan):
     """Where one stage runs and how much it gets."""
 
@@ -55,5 +81,5 @@ class StagePlan(DeploymentPlan):
 class PlanSettings(Branch):
     """Replicas of the gateway and the place of every stage."""
 
-    gateway: DeploymentPlan = DeploymentPlan()
+    gateway: GatewayPlan = GatewayPlan()
     stages: dict[StageName, StagePlan] = Field(default_factory=lambda: {stage: StagePlan() for stage in STAGES})

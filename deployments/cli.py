@@ -8,15 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from configs.errors import OfflineError, RecpoolError
 from configs.settings import load_settings
-from deployments import ask, launch, offline
+from deployments import ask, console, launch, offline
 from deployments.cli_budget import budget
 from deployments.cli_ingest import ingest
 from deployments.cli_plan import plan
 from deployments.cli_pool import pool
 from deployments.cli_release import releases
-from deployments.console import complain, reporting, show
+from deployments.console import flat_lines, reporting, show
 from deployments.options import AsJson, DatasetName, Profile, Recipe, absolute, resolve
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -28,15 +27,8 @@ app.add_typer(pool, name="pool")
 
 
 def main() -> None:
-    """Entry point: offline errors exit with 2, every other expected error with 1."""
-    try:
-        app()
-    except OfflineError as error:
-        complain(error.message)
-        sys.exit(2)
-    except RecpoolError as error:
-        complain(error.message)
-        sys.exit(1)
+    """Entry point of ``recpool``; see `console.run` for its exit codes."""
+    console.run(app)
 
 
 @app.command()
@@ -94,7 +86,7 @@ def evaluate(
     with reporting() as report:
         offline.ensure_dataset(settings, report)
         figures = run_protocol(offline.load_dataset(settings), protocol, recipe, report)
-    show(figures, _flat(figures), as_json)
+    show(figures, flat_lines(figures), as_json)
 
 
 @app.command()
@@ -120,14 +112,6 @@ def recommend(
 def _leave(number: int, frame: Any) -> None:
     """Let SIGTERM unwind like an interrupt, so that a start that is cut short leaves nothing running."""
     sys.exit(128 + number)
-
-
-def _flat(figures: Any, name: str = "") -> list[str]:
-    """Nested figures as one ``name.of.it  value`` line each."""
-    if isinstance(figures, dict):
-        named = {f"{name}.{key}".lstrip("."): value for key, value in figures.items()}
-        return [line for key, value in named.items() for line in _flat(value, key)]
-    return [f"{name}  {figures:.4f}" if isinstance(figures, float) else f"{name}  {figures}"]
 
 
 if __name__ == "__main__":

@@ -46,4 +46,6 @@ def _row(each: Placement) -> tuple[str, ...]:
     if each.fused:
         return each.name, each.tier, "fused", "-", "-", "-", each.why
     runs = "ingress" if each.name == GATEWAY else "handle"
-    return each.name, each.tier, runs, str(each.replicas), f"{each.share_milli}/1000", str(each.threads), each.why
+    standing = f" + {each.shadows} shadow{'' if each.shadows == 1 else 's'}" if each.shadows else ""
+    replicas = f"{each.replicas}{standing}"
+    return each.name, each.tier, runs, replicas, f"{each.share_milli}/1000", str(each.threads), each.why

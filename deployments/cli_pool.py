@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Annotated, Any
 
-import orjson
 import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -14,7 +14,7 @@ from rich.text import Text
 from configs.errors import ConfigError, RecpoolError
 from configs.settings import Settings, load_settings
 from deployments import pool_ask, pool_top
-from deployments.console import show
+from deployments.console import flat_lines, show
 from deployments.options import AsJson, Profile
 from deployments.pool_rules import PREFIX
 from pool.views import PoolReport, WorkloadReport
@@ -146,8 +146,10 @@ def _change(profile: str, path: str, body: dict[str, Any], as_json: bool) -> Non
 
 def _details(found: WorkloadReport) -> list[str]:
     """One workload: its line, then what was declared and what came out, a line for each field."""
-    rows = [pool_top.workload_line(found), *(f"{name}  {value}" for name, value in found.spec.items())]
-    rows += [f"result.{name}  {value}" for name, value in found.result.items()]
+    stated = {name: value for name, value in found.spec.items() if value not in (None, "", {})}
+    rows = [pool_top.workload_line(found), *flat_lines(stated)]
+    rows += flat_lines(found.result, "result") if found.result else []
+    rows += pool_top.cost_lines(found)
     return [pool_top.clean(row) for row in rows]
 
 
@@ -166,6 +168,6 @@ def _pairs(option: str, words: list[str] | None) -> dict[str, Any] | None:
 
 def _value(text: str) -> Any:
     try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
+        return json.loads(text, parse_constant=str)  # orjson would make a float of a huge integer
+    except (ValueError, RecursionError):
         return text

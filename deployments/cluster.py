@@ -24,6 +24,7 @@ from configs.errors import Conflict, Unavailable
 from configs.settings import Settings
 from deployments import processes
 from deployments.environment import NODE_ADDRESS, Folders, Ports, cluster_environment, write_files
+from deployments.gates import remove_gates
 from deployments.machine import device_resources, machine_resources
 from features.files import write_atomically
 from pool.runtime.inventory import RESOURCE
@@ -61,14 +62,19 @@ class Cluster:
         self.folders = Folders(home.absolute())
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Let one command at a time start or end the cluster; raises Conflict when another is at it."""
+    def lock(self, command: str) -> Iterator[None]:
+        """Let one command at a time start or end the cluster; raises Conflict that names the one that is at it."""
         self.folders.run.mkdir(parents=True, exist_ok=True)
-        with (self.folders.run / "lock").open("w") as stream:
+        with (self.folders.run / "lock").open("a+", encoding="utf-8") as stream:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise Conflict(f"another `recpool up` or `down` is at work in {self.folders.run}") from None
+                stream.seek(0)
+                other = stream.read(200).strip() or "another `recpool up` or `down`"
+                raise Conflict(f"{other} is at work in {self.folders.run}; ask again when it has ended") from None
+            stream.truncate(0)
+            stream.write(f"`recpool {command}` (process {os.getpid()})")
+            stream.flush()
             yield
 
     def record(self) -> ClusterRecord | None:
@@ -154,6 +160,7 @@ class Cluster:
         if left:
             raise Unavailable(f"still running after SIGKILL: {[p.pid for p in left]}")
         self.folders.record.unlink(missing_ok=True)
+        remove_gates(self.folders.home)
         return len(members)
 
 

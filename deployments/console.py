@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,8 @@ import orjson
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from configs.errors import OfflineError, RecpoolError
 
 Report = Callable[[str, float], None]
 """``report(stage, fraction)``: a stage of long work and its share done, 0 to 1."""
@@ -71,5 +73,27 @@ def show(result: Any, lines: Iterable[str], as_json: bool) -> None:
         typer.echo(line)
 
 
+def flat_lines(values: Any, name: str = "") -> list[str]:
+    """Nested values as one ``name.of.it  value`` line each."""
+    if isinstance(values, Mapping):
+        named = {f"{name}.{key}".lstrip("."): value for key, value in values.items()}
+        return [line for key, value in named.items() for line in flat_lines(value, key)]
+    if isinstance(values, list | tuple):
+        return [f"{name}  {', '.join(map(str, values))}"]
+    return [f"{name}  {values:.6g}" if isinstance(values, float) else f"{name}  {values}"]
+
+
 def complain(message: str) -> None:
     print(f"recpool: {message}", file=sys.stderr, flush=True)
+
+
+def run(command: Callable[[], object]) -> None:
+    """The edge of a program: offline errors exit with 2, every other expected error with 1."""
+    try:
+        command()
+    except OfflineError as error:
+        complain(error.message)
+        sys.exit(2)
+    except RecpoolError as error:
+        complain(error.message)
+        sys.exit(1)

@@ -93,6 +93,8 @@ def cluster_environment(settings: Settings, folders: Folders, ports: Ports) -> d
     """Variables that every process of the cluster starts with."""
     return {
         **client_environment(folders, ports),
+        # A job's command runs in this environment: its `python` is to be the service's.
+        "PATH": os.pathsep.join((_tools(), os.environ.get("PATH", os.defpath))),
         # Ray starts workers at nice 15; serving must not yield to everything else on the machine.
         "RAY_worker_niceness": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -104,6 +106,8 @@ def cluster_environment(settings: Settings, folders: Folders, ports: Ports) -> d
         # HAProxy retries on another replica, so a replica that leaves need not linger for the default 30 s.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "5",
         **haproxy_environment(settings.ingress, folders.haproxy, ports.stats, ports.metrics),
+        # On a busy machine it takes longer than the default 5 s to start, and starting over takes longer still.
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "30",
         # HAProxy that died is replaced after three misses.
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
     }
@@ -138,9 +142,15 @@ def write_files(settings: Settings, folders: Folders, ports: Ports) -> None:
         with os.fdopen(descriptor, "w") as stream:
             stream.write(secrets.token_hex(32))
     lines = [f"export {k}={shlex.quote(v)}" for k, v in client_environment(folders, ports).items()]
-    lines.append(f'export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"')
+    lines.append(f'export PATH={shlex.quote(_tools())}:"$PATH"')
     folders.shell.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    write_launcher(folders.haproxy, haproxy_rules(settings.ingress, ports.stats, ports.metrics))
+    shadows = settings.plan.gateway.shadows > 0
+    write_launcher(folders.haproxy, haproxy_rules(settings.ingress, ports.stats, ports.metrics, shadows))
+
+
+def _tools() -> str:
+    """Folder of this Python and of the commands installed beside it."""
+    return str(Path(sys.executable).parent)
 
 
 def _claim(folder: Path) -> None:

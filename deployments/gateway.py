@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,6 +17,7 @@ from configs.settings import STAGES, Settings
 from deployments import express
 from deployments.choice import chosen_version
 from deployments.handles import RemoteStage
+from deployments.own_calls import OwnCalls
 from deployments.plan import GATEWAY
 from deployments.pool_member import PoolMember
 from deployments.pool_routes import pool_router
@@ -23,6 +25,8 @@ from serving.http import build_http
 from serving.service import Service
 
 log = logging.getLogger("recpool.gateway")
+OWN_CALLS = 10
+"""Before the first caller's; the batches of `serving.warming` have gone before."""
 PROBE = {"k": 1, "dry_run": True, "timeout_ms": 1_000}
 PATIENCE = 3
 """Probes in a row that the funnel may miss: one or two are a machine that is busy with something else."""
@@ -88,14 +92,18 @@ class Gateway:
         stages = {stage: RemoteStage(stage, handle, settings.handles) for stage, handle in handles.items()}
         for stage in stages.values():
             stage.connect()
-        self._champion = champion
+        self._plan, self._champion = settings.plan.gateway, champion
         self._service = Service(settings, stages, tiers)
         self._http = build_http(self._service, settings.serving, [pool_router(settings)])
         express.register(self._http)
         self._probe = Probe(self._http, [stage for stage in STAGES if stage not in stages])
-        self._member = PoolMember(settings, self._service, GATEWAY, version=lambda: self._service.version)
-        if settings.pool.runtime.enabled and not stages:
-            self._member.start()
+        copies = self._plan.replicas or 0 if self._plan.shadows else 0
+        self._member = PoolMember(settings, self._service, GATEWAY, copies, version=lambda: self._service.version)
+        self._own_calls = OwnCalls(self._http, self._service.sample_users)
+        # Stages elsewhere may not be there yet, and compute on devices that are not this process's.
+        self._warms_up = self._plan.warm and not stages
+        self._is_pooled = settings.pool.runtime.enabled and not stages
+        self._keeping_warm: asyncio.Task[None] | None = None
 
     def __serve_build_asgi_app__(self) -> ASGIApp:
         return self._http
@@ -108,11 +116,31 @@ class Gateway:
         one to die when there is no old one: the service starts, and says on /readyz that it is not ready.
         """
         try:
-            await self._service.load(chosen_version(user_config, self._champion))
+            await self._service.load(chosen_version(user_config, self._champion), self._warms_up)
         except Exception as error:
             if not isinstance(error, RecpoolError) and not self._service.ready:
                 raise  # not a release that is wrong but a program; Serve reports it
             log.exception("%s not carried out", user_config)
+        if self._service.ready and self._keeping_warm is None:
+            await self._begin()
+
+    async def _begin(self) -> None:
+        """Once there is a release to serve: claim a slice of the pool, and stay warm while others serve."""
+        if self._warms_up:
+            await self._own_calls(OWN_CALLS)
+        if self._is_pooled:
+            self._member.start()
+        self._keeping_warm = asyncio.create_task(self._keep_warm())
+
+    async def _keep_warm(self) -> None:
+        """A shadow gets no calls, and would answer its first from memory that others have taken since."""
+        while True:
+            await asyncio.sleep(self._plan.keep_warm_s)
+            if self._warms_up and self._member.stands_by:
+                try:
+                    await self._own_calls()
+                except Exception:  # the edge of the task; the health check speaks of a path that is broken
+                    log.exception("a request of its own failed")
 
     async def check_health(self) -> None:
         """Answer a small request the way a caller's would be; raises when that path is broken.
@@ -123,5 +151,7 @@ class Gateway:
             await self._probe()
 
     async def __del__(self) -> None:
+        if self._keeping_warm is not None:
+            self._keeping_warm.cancel()
         self._member.stop()
         await self._service.close()

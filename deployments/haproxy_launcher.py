@@ -6,6 +6,9 @@ it is not a successor that ended it, the guard starts a stand-in on the same con
 stand-in has another admin socket, so that Serve still misses its own HAProxy; the one Serve starts takes the
 listening sockets over from the stand-in, or from one whose actor died without it.
 
+The guard also ends what a signal has stopped, replicas and HAProxy alike (`deployments.stopped_replicas`): those
+who wait for them are then served by others within a tenth of a second.
+
 Serve knows HAProxy by its process id, which is why the launcher becomes it rather than watch it. This runs
 at every start and reload, before anything of the project is imported: only the standard library is used.
 """
@@ -19,15 +22,21 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from deployments.haproxy_config import BACKEND_PREFIX, Rules, rewritten
+from deployments.stopped_replicas import LOOK_EVERY_S, StoppedWatch, listeners, replica_ports
 
 CURRENT, STAND_IN = "current.pid", "stand-in"
 """Files beside the configuration: which HAProxy is meant to run, and what belongs to the stand-in.
 A guard whose HAProxy is no longer the current one does nothing."""
 ROUTED = "routed.cfg"
 """The last configuration in which there were replicas."""
+ROLES = "roles.json"
+"""Beside the rules: whether it stands by, of each replica that has been told; see `deployments.ingress_roles`."""
+WATCH_LOG = "watch.log"
+"""Says what was ended, and why."""
 LONGEST_S = 120.0
 """How long a stand-in serves at most: by then Serve has started another, or was told to stop."""
 FAILED_START_S = 1.0
@@ -42,23 +51,35 @@ def main(rules_file: str, *arguments: str) -> None:
     if "-f" in words and "-c" not in words:
         config = Path(words[words.index("-f") + 1])
         handed_over = [] if "-sf" in words else successor_of(config)
-        text = rewritten(config.read_text(encoding="utf-8"), rules)
+        text = rewritten(config.read_text(encoding="utf-8"), rules, standing_by(Path(rules_file).parent))
         config.write_text(with_routes(text, config.parent / ROUTED, bool(handed_over)), encoding="utf-8")
         words += handed_over
         (config.parent / CURRENT).write_text(str(os.getpid()))
-        leave_guard(config, rules.binary)
+        leave_guard(config, rules)
     os.execv(rules.binary, [rules.binary, *words])
 
 
-def with_routes(text: str, routed: Path, is_handed_over: bool) -> str:
-    """The configuration, or the last one that had routes while it has none yet.
+def standing_by(folder: Path) -> list[str]:
+    """Ids of the replicas that the pool has told to stand by; none while nobody has told."""
+    try:
+        roles = json.loads((folder / ROLES).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return [replica for replica, stands_by in roles.items() if stands_by]
 
-    An actor that Serve has just started knows of no replica, and would answer 404 in place of one that does.
+
+def with_routes(text: str, routed: Path, is_handed_over: bool) -> str:
+    """The configuration, or the last one that had routes while it has none and they may still lead somewhere.
+
+    An actor that Serve has just started knows of no replica, and would answer 404 in place of one that does; so would
+    one whose controller comes back and has not found its replicas yet.
     """
     if f"\n{BACKEND_PREFIX}" in text:
         routed.write_text(text, encoding="utf-8")
-    elif is_handed_over and routed.is_file():
-        return routed.read_text(encoding="utf-8")
+    elif routed.is_file():
+        before = routed.read_text(encoding="utf-8")
+        if is_handed_over or listeners(replica_ports(before)):
+            return before
     return text
 
 
@@ -94,7 +115,7 @@ def stand_in_config(config: Path) -> Path:
     return config.parent / f"{STAND_IN}.cfg"
 
 
-def leave_guard(config: Path, binary: str) -> None:
+def leave_guard(config: Path, rules: Rules) -> None:
     """Fork a guard of this process that is nobody's child; it stays in the session, by which it is found and ended."""
     guarded = os.getpid()
     child = os.fork()
@@ -104,22 +125,25 @@ def leave_guard(config: Path, binary: str) -> None:
     if os.fork() == 0:
         # Ray ends the process group of an actor that is gone; guard and stand-in have to outlive Serve's.
         os.setpgid(0, 0)
-        guard(guarded, config, binary)
+        guard(guarded, config, rules)
     os._exit(0)
 
 
-def guard(pid: int, config: Path, binary: str) -> None:
+def guard(pid: int, config: Path, rules: Rules) -> None:
     """Wait for the end of a HAProxy and, if it is still the one meant to run, have a stand-in serve for it."""
     began_s = time.monotonic()
     current = config.parent / CURRENT
-    await_end(pid, None)
+    watch = StoppedWatch(replica_ports(config.read_text(encoding="utf-8")), rules.stopped_ms / 1000, _logger(config))
+    watch.add(pid)
+    await_end(pid, None, watch.look)
     end_s = time.monotonic() + LONGEST_S
     if time.monotonic() - began_s < FAILED_START_S:
         return
     while _read_pid(current) == pid and time.monotonic() < end_s:
         started_s = time.monotonic()
-        stand_in = start_stand_in(config, binary)
-        if not await_end(stand_in, end_s - time.monotonic()):
+        stand_in = start_stand_in(config, rules.binary)
+        watch.add(stand_in)
+        if not await_end(stand_in, end_s - time.monotonic(), watch.look):
             os.kill(stand_in, signal.SIGUSR1)  # finish what it has, take nothing new
         os.waitpid(stand_in, 0)
         if time.monotonic() - started_s < FAILED_START_S:
@@ -136,18 +160,33 @@ def start_stand_in(config: Path, binary: str) -> int:
     return pid
 
 
-def await_end(pid: int, timeout_s: float | None) -> bool:
-    """Whether the process ended in time."""
+def await_end(pid: int, timeout_s: float | None, look: Callable[[], None]) -> bool:
+    """Whether the process ended in time; ``look`` is called every few milliseconds until then."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
+    end_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
     try:
         poll = select.poll()
         poll.register(handle, select.POLLIN)
-        return bool(poll.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000))
+        while not poll.poll(LOOK_EVERY_S * 1000):
+            if time.monotonic() >= end_s:
+                return False
+            look()
+        return True
     finally:
         os.close(handle)
+
+
+def _logger(config: Path) -> Callable[[str], None]:
+    """Writes lines to a file beside the configuration."""
+
+    def tell(what: str) -> None:
+        with (config.parent / WATCH_LOG).open("a", encoding="utf-8") as log:
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {what}\n")
+
+    return tell
 
 
 def _read_pid(file: Path) -> int | None:

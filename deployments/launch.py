@@ -82,7 +82,7 @@ class Launch:
             Unavailable: Ray or Serve did not come up; what had started is ended again.
             Conflict: another command is at it, or the port is taken.
         """
-        with self.cluster.lock():
+        with self.cluster.lock("up"):
             record = self._running()
             plan = self._plan(record)
             ensure_dataset(self.settings, self.report)
@@ -163,7 +163,7 @@ class Launch:
 def down(settings: Settings) -> int:
     """End everything ``up`` started; returns how many processes there were."""
     cluster = Cluster(settings.home)
-    with cluster.lock():
+    with cluster.lock("down"):
         return cluster.stop()
 
 

@@ -7,7 +7,7 @@ handle. A profile may say otherwise (``fused``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ class Placement:
         fused: inside the gateway's replica; replicas, share and threads are the gateway's then.
         share_milli: thousandths of one device (of one core on the cpu tier) that a replica holds.
         threads: cores that a replica computes on.
+        shadows: replicas beyond those that stand by, of the gateway only; each holds the same share.
     """
 
     name: str
@@ -42,6 +43,12 @@ class Placement:
     replicas: int
     share_milli: int
     threads: int
+    shadows: int = 0
+
+    @property
+    def copies(self) -> int:
+        """Processes that Serve runs for it."""
+        return self.replicas + self.shadows
 
 
 @dataclass(frozen=True)
@@ -72,9 +79,9 @@ class Plan:
         """
         for tier, name in RAY_RESOURCE.items():
             here = [each for each in self.deployments if each.tier == tier]
-            asked, there = sum(each.replicas * each.share_milli for each in here), resources.get(name, 0)
+            asked, there = sum(each.copies * each.share_milli for each in here), resources.get(name, 0)
             if asked > there * 1000:
-                parts = ", ".join(f"{each.name} {each.replicas} x {each.share_milli}" for each in here)
+                parts = ", ".join(f"{each.name} {each.copies} x {each.share_milli}" for each in here)
                 raise ConfigError(
                     f"plan: the replicas on {tier} ask for {asked} thousandths of a device ({parts}), the cluster has "
                     f"{there * 1000:g}; lower replicas or share_milli of {_field(here[0].name)}"
@@ -92,10 +99,9 @@ def make_plan(settings: Settings, resources: Mapping[str, float]) -> Plan:
     """
     gateway = _gateway(settings, resources)
     plans: dict[str, StagePlan] = {**settings.plan.stages}
-    return Plan(
-        gateway,
-        tuple(_stage(name, plans.get(name, StagePlan()), gateway, settings, resources) for name in STAGES),
-    )
+    stages = tuple(_stage(name, plans.get(name, StagePlan()), gateway, settings, resources) for name in STAGES)
+    _check_shadows(gateway, stages, settings)
+    return Plan(gateway, stages)
 
 
 def choose_tier(name: str, plan: DeploymentPlan, resources: Mapping[str, float]) -> tuple[Tier, str]:
@@ -123,7 +129,7 @@ def replica_options(placement: Placement) -> dict[str, Any]:
     """
     variables = dict.fromkeys(THREAD_VARIABLES, str(placement.threads))
     return {
-        "num_replicas": placement.replicas,
+        "num_replicas": placement.copies,
         "ray_actor_options": {
             **actor_options(placement.tier, placement.share_milli),
             "runtime_env": {"env_vars": variables},
@@ -146,9 +152,14 @@ def actor_options(tier: Tier, share_milli: int) -> dict[str, Any]:
 
 
 def replica_settings(settings: Settings, placement: Placement) -> Settings:
-    """The settings as a replica of this placement gets them: with the threads of its slice."""
+    """The settings as a replica of this placement gets them: with the threads of its slice, and where some stand
+    by, with the number of those that are to serve."""
     ranking = settings.ranking.model_copy(update={"threads": placement.threads})
-    return settings.model_copy(update={"ranking": ranking})
+    if not placement.shadows:
+        return settings.model_copy(update={"ranking": ranking})
+    gateway = settings.plan.gateway.model_copy(update={"replicas": placement.replicas})
+    plan = settings.plan.model_copy(update={"gateway": gateway})
+    return settings.model_copy(update={"ranking": ranking, "plan": plan})
 
 
 def _gateway(settings: Settings, resources: Mapping[str, float]) -> Placement:
@@ -159,9 +170,26 @@ def _gateway(settings: Settings, resources: Mapping[str, float]) -> Placement:
     if replicas is None:
         cores = resources.get(RAY_RESOURCE["cpu"], 0)
         room = int(resources.get(RAY_RESOURCE[tier], 0) * 1000) // plan.share_milli
-        replicas = max(1, min(room, MOST_GATEWAYS, max(SPARE_REPLICAS, int(cores) // threads)))
+        replicas = max(1, min(room - plan.shadows, MOST_GATEWAYS, max(SPARE_REPLICAS, int(cores) // threads)))
         why = f"{why}; replicas for {cores:g} cores"
-    return Placement(GATEWAY, tier, why, False, replicas, plan.share_milli, threads)
+    return Placement(GATEWAY, tier, why, False, replicas, plan.share_milli, threads, plan.shadows)
+
+
+def _check_shadows(gateway: Placement, stages: Sequence[Placement], settings: Settings) -> None:
+    """Raise ConfigError when nobody would tell shadows from those that serve."""
+    if not gateway.shadows:
+        return
+    apart = [stage.name for stage in stages if not stage.fused]
+    if apart:
+        raise ConfigError(
+            f"{_field(GATEWAY)}.shadows: a gateway stands by only with its stages in it, and {', '.join(apart)} "
+            "run behind handles; fuse them, or set shadows to 0"
+        )
+    if not settings.pool.runtime.enabled:
+        raise ConfigError(
+            f"{_field(GATEWAY)}.shadows: the pool says who stands by, and it is off; set pool.runtime.enabled to true, "
+            "or shadows to 0"
+        )
 
 
 def _stage(

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
-import stat
-from pathlib import Path
 from typing import Any
 
 import ray
 
-from configs.errors import ConfigError
 from configs.settings import Settings
+from deployments.environment import Folders
+from deployments.gates import gate_folder
 from deployments.pool_client import CONTROLLER, NAMESPACE
+from pool.release_costs import ReleaseShape
 from pool.runtime.controller_actor import THREADS, ControllerActor, ControllerOrder
 from pool.runtime.messages import Factory
 
 log = logging.getLogger("recpool.pool")
 MAKE_WORK = "serving.works.registry:make_work"
 """``make_work(spec, settings, folder) -> Work``. Workloads are declared specs; none brings code of its own."""
-SHARED_MEMORY = Path("/dev/shm")
+ANNOUNCER = "deployments.ingress_roles:announcer"
 
 
 def start_controller(
@@ -41,8 +39,10 @@ def start_controller(
         folder=home / "run" / "pool",
         gates=gate_folder(settings),
         profiles=home / "pool" / "profiles",
+        releases=ReleaseShape(settings.releases_folder, settings.recall.candidates, settings.ranking.coarse_keep),
         factory=Factory(make_work, settings if argument is None else argument),
         namespace=NAMESPACE,
+        announcer=Factory(ANNOUNCER, str(Folders(home).haproxy)) if settings.plan.gateway.shadows else None,
     )
     remote: Any = ray.remote(ControllerActor)
     return remote.options(
@@ -64,27 +64,3 @@ def start_pool(settings: Settings) -> None:
         start_controller(settings)
     except Exception:
         log.exception("no pool is started; serving goes on without")
-
-
-def gate_folder(settings: Settings) -> Path:
-    """Where the gates of this home lie: as the settings say, else in memory, else in the home.
-
-    On a disk, the kernel may make a writer of a word wait while it writes the page back; in memory it does not.
-
-    Raises:
-        ConfigError: the folder in memory is somebody else's.
-    """
-    if settings.pool.runtime.gate_folder is not None:
-        return settings.pool.runtime.gate_folder.absolute()
-    home = settings.home.absolute()
-    if not SHARED_MEMORY.is_dir() or not os.access(SHARED_MEMORY, os.W_OK):
-        return home / "run" / "gate"
-    folder = SHARED_MEMORY / f"recpool-{hashlib.sha256(str(home).encode()).hexdigest()[:12]}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()  # of a link itself, which leads wherever its maker likes
-    others_write = stat.S_IMODE(found.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or others_write:
-        raise ConfigError(
-            f"pool.runtime.gate_folder: {folder} is not a folder of this user alone; remove it, or name another"
-        )
-    return folder

@@ -7,12 +7,14 @@ a controller, and without a gate.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
 import ray
+from ray import serve
 
 from configs.errors import RecpoolError
 from configs.settings import Settings
@@ -21,6 +23,7 @@ from pool.gate.cpu import enter_device
 from pool.gate.meters import Meter, ThreadMeter
 from pool.gate.segment import GateSegment
 from pool.gate.slot import GateSlot
+from pool.policy.latency import BatchTime
 from pool.runtime.messages import Claim, Claimed
 from pool.workload import WorkloadPriority
 
@@ -39,11 +42,17 @@ class Serving(Protocol):
 
     def latencies_ms(self, over_s: float) -> list[float]: ...
 
+    @property
+    def queue(self) -> int: ...
+
+    def batch_times(self) -> tuple[BatchTime, ...]: ...
+
 
 class PoolMember:
     """Keeps one replica's claim.
 
     Args:
+        copies: replicas that are to serve; those beyond stand by. 0: all serve.
         ask: the claim to the controller, and back what it grants; blocks.
         version: of the release that is served.
     """
@@ -53,22 +62,29 @@ class PoolMember:
         settings: Settings,
         serving: Serving,
         workload: str,
+        copies: int = 0,
         ask: Callable[[Claim], Claimed] | None = None,
         version: Callable[[], str | None] = lambda: None,
     ):
-        self._settings, self._serving, self._workload = settings, serving, workload
+        self._settings, self._serving, self._workload, self._copies = settings, serving, workload, copies
         self._ask, self._version = ask or _ask_controller, version
-        self._holder, self._node_id = "", ""
+        self._holder, self._node_id, self._replica = "", "", ""
         self._claimed: Claimed | None = None
         self._slot: GateSlot | None = None
         self._old: list[GateSlot] = []
         self._ended = threading.Event()
         self._said = ""
 
+    @property
+    def stands_by(self) -> bool:
+        """Whether it is a shadow, as far as it has been told."""
+        return self._claimed is not None and self._claimed.shadow
+
     def start(self) -> None:
-        """Begin on a thread of its own, in a process that is part of a cluster."""
+        """Begin on a thread of its own, in a replica that is ready to serve: from here on it may be given calls."""
         context = ray.get_runtime_context()
         self._holder, self._node_id = str(context.get_actor_id()), context.get_node_id()
+        self._replica = serve.get_replica_context().replica_id.unique_id
         threading.Thread(target=self._run, name="pool-member", daemon=True).start()
 
     def stop(self) -> None:
@@ -87,6 +103,8 @@ class PoolMember:
         self._old = []
         if self._slot is None or self._claimed is None or claimed.device != self._claimed.device:
             self._join(claimed)
+        if self._claimed is None or self._claimed.shadow != claimed.shadow:
+            log.info("%s %s", self._workload, "stands by" if claimed.shadow else "serves")
         self._claimed = claimed
         return claimed.renew_s
 
@@ -101,8 +119,15 @@ class PoolMember:
             core_milli=gateway.share_milli,
             slo_ms=runtime.serving_slo_ms,
             version=self._version(),
+            memory_bytes=(gateway.memory_mib or 0) << 20,
             lease=self._claimed.lease if self._claimed else None,
             p99_ms=float(np.percentile(took_ms, 99)) if len(took_ms) >= LEAST_REQUESTS else None,
+            queue=self._serving.queue,
+            batches=self._serving.batch_times(),
+            shadow=self.stands_by,
+            copies=self._copies,
+            replica=self._replica,
+            pid=os.getpid(),
         )
 
     def _join(self, claimed: Claimed) -> None:

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from pool.views import DeviceReport, PoolReport, SliceReport, WorkloadReport
+from pool.views import CostReport, DecisionReport, DeviceReport, PoolReport, SliceReport, WorkloadReport
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "recpool_pool_"
@@ -49,6 +49,18 @@ PREEMPTIONS: Figure = (
     "Times the slice gave way at the gate since it joined.",
     lambda s: s.preemptions,
 )
+COST: tuple[Figure, ...] = (
+    ("workload_predicted_ms", "p99 of a batch on a whole device, by the model's graph.", lambda c: c.predicted_ms),
+    ("workload_measured_ms", "p99 of a batch on a whole device, as measured.", lambda c: c.measured_ms),
+    ("workload_needed_milli", "Smallest slice that keeps the SLO.", lambda c: c.share_milli),
+)
+LAST_DECISIONS = 8
+"""So many have a sample; each is a series of its own."""
+DECISION: Figure = (
+    "decision_timestamp_seconds",
+    f"When it was decided, since 1970; of the last {LAST_DECISIONS} decisions.",
+    lambda d: d.at_s,
+)
 DEVICE_INFO: Figure = ("device_info", "1; emulated devices are CPU cores in the place of another kind.", lambda d: 1)
 WORKLOAD_INFO: Figure = ("workload_info", "1; the phase it is in, and the device it runs or last ran on.", lambda w: 1)
 
@@ -77,6 +89,9 @@ class _Report(Collector):
             WORKLOAD_INFO, [({**labels, "phase": w.phase, "device": w.device or ""}, w) for labels, w in workloads]
         )
         yield from (_gauge(figure, workloads) for figure in WORKLOAD)
+        costs = [(_cost(workload, each), each) for workload in self._report.workloads for each in workload.costs]
+        yield from (_gauge(figure, costs) for figure in COST)
+        yield _gauge(DECISION, _last(self._report.decisions))
 
 
 def _device(device: DeviceReport) -> Labels:
@@ -89,6 +104,18 @@ def _slice(device: DeviceReport, each: SliceReport) -> Labels:
 
 def _workload(each: WorkloadReport) -> Labels:
     return _named(each.name, each.kind, each.priority)
+
+
+def _cost(workload: WorkloadReport, each: CostReport) -> Labels:
+    about = {"device_kind": each.kind, "batch_rows": str(each.batch_rows), "emulated": str(each.emulated).lower()}
+    return {**_workload(workload), **about, "source": each.source}
+
+
+def _last(decisions: Sequence[DecisionReport]) -> list[tuple[Labels, DecisionReport]]:
+    """The last decisions; of several that say the same, the newest."""
+    newest = sorted(decisions, key=lambda each: each.at_s)[-LAST_DECISIONS:]
+    by_words = {(each.what, each.reason): each for each in newest}
+    return [({"what": what, "reason": reason}, each) for (what, reason), each in by_words.items()]
 
 
 def _named(workload: str, kind: str, priority: str) -> Labels:

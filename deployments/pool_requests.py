@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -14,6 +14,7 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from configs.errors import InvalidRequest
 from deployments.pool_rules import checked_name, is_loopback
 from serving.posts import check_type, read_body
 
@@ -65,7 +66,11 @@ class AdminRule:
         return is_right and bool(token) and scheme.lower() == "bearer"
 
 
-def checked_route(rule: AdminRule, max_bytes: int) -> type[APIRoute]:
+Explain = Callable[[type, InvalidRequest], Awaitable[InvalidRequest]]
+"""What was to be read, and why it was refused; and back what is told."""
+
+
+def checked_route(rule: AdminRule, max_bytes: int, explain: Explain) -> type[APIRoute]:
     """A kind of route that FastAPI documents by the signature of its endpoint, and that is answered here.
 
     FastAPI would take true for 1 and "5" for 5, and tell what is wrong in another form than the other routes. The
@@ -86,6 +91,8 @@ def checked_route(rule: AdminRule, max_bytes: int) -> type[APIRoute]:
                     check_type(request.headers.get("content-type", "").encode())
                     try:
                         given["body"] = read_body(model, await _read(request, max_bytes), strict=True)
+                    except InvalidRequest as error:
+                        raise await explain(model, error) from None
                     except ClientDisconnect:
                         return Response(status_code=GONE)
                 return await endpoint(**given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Protocol
 
 import orjson
@@ -13,7 +14,7 @@ from pydantic import Field
 from starlette.exceptions import HTTPException
 
 from configs.branch import Branch
-from configs.errors import InvalidRequest
+from configs.errors import InvalidRequest, RecpoolError
 from configs.settings import Settings
 from deployments.environment import Folders
 from deployments.pool_client import PoolClient
@@ -95,9 +96,9 @@ def pool_router(settings: Settings, pool: Pool | None = None) -> APIRouter:
         pool: absent: the controller of the cluster that this process belongs to.
     """
     rule = AdminRule(settings.serving.host, Folders(settings.home).token)
-    route = checked_route(rule, settings.serving.max_body_bytes)
-    router = APIRouter(prefix=PREFIX, tags=["pool"], route_class=route)
     pool = pool or PoolClient()
+    route = checked_route(rule, settings.serving.max_body_bytes, partial(_with_book, pool))
+    router = APIRouter(prefix=PREFIX, tags=["pool"], route_class=route)
     _add_reads(router, pool)
     _add_changes(router, pool, _security(rule))
 
@@ -140,7 +141,6 @@ def _add_changes(router: APIRouter, pool: Pool, security: dict[str, Any]) -> Non
     @router.post("/workloads", status_code=201, **_answers(WorkloadReport, "read", "change", status=201), **security)
     async def submit(body: WorkloadSpec) -> Response:
         """Declare a workload; it is queued, and placed when there is room."""
-        _require_exact(body.options)
         return _json(await pool.submit(body), 201)
 
     change = {**_answers(WorkloadReport, "read", "name", "change"), **security}
@@ -178,18 +178,15 @@ def _security(rule: AdminRule) -> dict[str, Any]:
     return {"dependencies": [Security(HTTPBearer(description="the token of the service's home", auto_error=False))]}
 
 
-def _require_exact(options: Mapping[str, Any]) -> None:
-    """Raises InvalidRequest for what could not be told again as it was: NaN, huge numbers, endless nesting."""
+async def _with_book(pool: Pool, model: type, refused: InvalidRequest) -> InvalidRequest:
+    """A refusal of a workload with the book, as those of the controller have it; as it was, where none answers."""
+    if model is not WorkloadSpec:
+        return refused
     try:
-        is_exact = orjson.loads(orjson.dumps(options)) == options
-    except (orjson.JSONEncodeError, RecursionError):
-        is_exact = False
-    if not is_exact:
-        raise InvalidRequest(
-            "options: holds NaN, infinity, an integer of more than 64 bits or more than a hundred levels; send text "
-            "instead",
-            "options",
-        )
+        book = (await pool.report()).book
+    except RecpoolError:
+        return refused
+    return InvalidRequest(f"{refused.message}; {book}", *refused.args[1:]) if book else refused
 
 
 def _json(value: Any, status: int = 200) -> Response:

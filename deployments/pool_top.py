@@ -113,6 +113,19 @@ def workload_line(each: WorkloadReport) -> str:
     return f"{each.name}  {KINDS[each.kind]}, {_words(each.priority)}  {each.phase}{where}{done}{restarts}{why}"
 
 
+def cost_lines(each: WorkloadReport) -> list[str]:
+    """What a workload is expected to take, and what it took, by kind of device; and why it is where it is."""
+    rows = [f"placed  {each.placement}"] if each.placement else []
+    for cost in each.costs:
+        by = "its graph" if cost.source == "roofline" else "measurement"
+        cores = " (emulated)" if cost.emulated else ""
+        rows.append(
+            f"{cost.kind}  p99 of {cost.batch_rows} rows: predicted {_ms(cost.predicted_ms)}, "
+            f"measured{cores} {_ms(cost.measured_ms)}; needs {percent(cost.share_milli)} of a device by {by}"
+        )
+    return rows
+
+
 def decision_line(each: DecisionReport) -> str:
     when = time.strftime("%H:%M:%S", time.localtime(each.at_s))
     return f"{when}  {each.what}: {each.reason}"
@@ -190,6 +203,10 @@ def _fitting(slices: Sequence[SliceReport], width: int) -> list[Column]:
 
 def _hangs(report: PoolReport) -> bool:
     return report.age_s > HANGS_AFTER_S
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g} ms"
 
 
 def _ratio(value: float | None) -> str:

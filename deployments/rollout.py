@@ -102,6 +102,19 @@ def application_status(record: ClusterRecord, token: str) -> tuple[str, str]:
     return found["status"], "\n".join(filter(None, messages))
 
 
+def deployed_arguments(record: ClusterRecord, token: str) -> dict[str, Any]:
+    """What the running application was built with: its profile and overrides, as `deployments.app` takes them.
+
+    Raises:
+        Unavailable: the cluster does not answer, or serves no such application.
+    """
+    reply = _call("GET", record, token)
+    found = reply.json().get("applications", {}).get(APPLICATION) if reply.status_code == 200 else None
+    if not found or not found.get("deployed_app_config"):
+        raise Unavailable(f"the cluster at {record.address} serves no {APPLICATION} yet; run `recpool up`")
+    return found["deployed_app_config"]["args"]
+
+
 def why_not_ready(address: str, version: str | None = None) -> str | None:
     """None when the service answers /readyz (and serves ``version``, if given); else the reason."""
     try:

@@ -57,7 +57,13 @@ class StageRouter(RequestRouter):
         return present[name]
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
-        """Take the controller's word for who is there, except for those known to be dead: it learns that later."""
+        """Take the controller's word for who is there, except for those known to be dead: it learns that later.
+
+        Nor is it believed that nobody is, while somebody was: a controller that comes back says so before it has found
+        them. Those that are gone are found out by the next call.
+        """
+        if not replicas and self._replicas:
+            return
         self._dead &= {each.replica_id for each in replicas}
         super().update_replicas([each for each in replicas if each.replica_id not in self._dead])
 

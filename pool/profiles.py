@@ -8,6 +8,7 @@ The model may be a name with a version, or the digest of a file without one.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast, get_args
@@ -19,6 +20,10 @@ from features.files import write_atomically
 from pool.device import DeviceKind
 from pool.policy.latency import LatencyProfile
 
+MOST_PROFILES = 512
+"""A profile is a few hundred bytes; so many cover years of releases."""
+MOST_BYTES = 1 << 20
+"""No profile is larger; what is was not written here."""
 _PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}"
 _NAME = re.compile(_PART)
 _FILE = re.compile(rf"(?P<model>{_PART})@(?P<version>{_PART}|)@(?P<kind>{'|'.join(get_args(DeviceKind))})\.json")
@@ -57,14 +62,19 @@ class ProfileKey:
 
 
 class ProfileStore:
-    """Profiles below one folder. A reader sees the old file or the new one, never a part of it."""
+    """Profiles below one folder. A reader sees the old file or the new one, never a part of it.
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    Args:
+        most: profiles that are kept; those measured longest ago go first.
+    """
+
+    def __init__(self, folder: Path, most: int = MOST_PROFILES):
+        self.folder, self._most = folder, most
 
     def put(self, key: ProfileKey, profile: LatencyProfile) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_atomically(self.folder / key.file_name, profile.model_dump_json().encode())
+        self._forget_oldest()
 
     def get(self, key: ProfileKey) -> LatencyProfile | None:
         """None when it was not measured; raises ArtifactError when the file is damaged."""
@@ -79,6 +89,14 @@ class ProfileStore:
         """All that was measured, in the order of file names; other files of the folder are passed over."""
         return [key for path in sorted(self.folder.glob("*@*@*.json")) if (key := _key(path.name)) is not None]
 
+    def _forget_oldest(self) -> None:
+        files = [self.folder / key.file_name for key in self.keys()]
+        if len(files) > self._most:
+            with suppress(FileNotFoundError):  # another writer forgets the same ones
+                files.sort(key=lambda file: file.stat().st_mtime_ns)
+            for file in files[: len(files) - self._most]:
+                file.unlink(missing_ok=True)
+
 
 def _key(name: str) -> ProfileKey | None:
     parts = _FILE.fullmatch(name)
@@ -87,7 +105,8 @@ def _key(name: str) -> ProfileKey | None:
 
 def _read(file: Path) -> LatencyProfile | None:
     try:
-        return LatencyProfile.model_validate_json(file.read_bytes())
+        with file.open("rb") as stream:
+            return LatencyProfile.model_validate_json(stream.read(MOST_BYTES))
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:

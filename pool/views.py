@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pool.device import DeviceKind
 from pool.workload import WorkloadKind, WorkloadPhase, WorkloadPriority
@@ -58,8 +58,34 @@ class DeviceReport:
 
 
 @dataclass(frozen=True)
+class CostReport:
+    """What a batch of a workload takes on a whole device of one kind, in p99.
+
+    Attributes:
+        predicted_ms: by the graph of its model; None where that is not known.
+        measured_ms: of the same model on that kind of device; None where it never ran there.
+        emulated: measured on cores that stood in for the device.
+        share_milli: smallest slice that keeps the SLO and carries the load; above 1000 when no device does.
+        source: what that share, and so the placement, rests on.
+    """
+
+    kind: DeviceKind
+    batch_rows: int
+    predicted_ms: float | None
+    measured_ms: float | None
+    emulated: bool
+    share_milli: int
+    source: Literal["profile", "roofline"]
+
+
+@dataclass(frozen=True)
 class WorkloadReport:
-    """One workload as it was declared, and where it stands."""
+    """One workload as it was declared, and where it stands.
+
+    Attributes:
+        placement: why its device was chosen; empty before it had one.
+        costs: by kind of device, as far as something is known.
+    """
 
     name: str
     kind: WorkloadKind
@@ -72,6 +98,8 @@ class WorkloadReport:
     spec: Mapping[str, Any]
     progress: float | None = None
     result: Mapping[str, Any] = field(default_factory=dict)
+    placement: str = ""
+    costs: tuple[CostReport, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,6 +118,7 @@ class PoolReport:
     Attributes:
         epoch: of the controller that says so.
         age_s: since its last tick; a large one means that the controller hangs.
+        book: the leases in a line, as refusals show it.
     """
 
     epoch: int
@@ -97,3 +126,4 @@ class PoolReport:
     devices: tuple[DeviceReport, ...]
     workloads: tuple[WorkloadReport, ...]
     decisions: tuple[DecisionReport, ...]
+    book: str = ""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, model_validator
+import orjson
+from pydantic import Field, JsonValue, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from configs.branch import Branch
 from configs.plan_settings import Tier
@@ -40,6 +42,12 @@ class WorkloadAttributes(Branch):
     pruning: float = Field(default=0.0, ge=0.0, lt=1.0, description="share of the weights removed")
     shards: int = Field(default=1, ge=1, le=64, description="devices that one copy of the model is split over")
     batch_rows: int = Field(default=1, ge=1, le=65_536, description="rows in a batch, as expected")
+    parameters: int | None = Field(
+        default=None, ge=0, le=10**13, description="of a model whose graph is not in a release; absent: by its graph"
+    )
+    transformer: bool | None = Field(
+        default=None, description="whether that model has attention; absent: by its graph, and without one not"
+    )
 
 
 class WorkloadSpec(Branch):
@@ -57,7 +65,8 @@ class WorkloadSpec(Branch):
         default=None,
         ge=1,
         le=CAPACITY_MILLI,
-        description="thousandths it can use when some are free; absent: min_milli",
+        description="thousandths it can use when some are free; absent: min_milli, and the whole device for "
+        "guaranteed work with an SLO, whose share grows only while its p99 comes near to that",
     )
     memory_bytes: int = Field(default=0, ge=0, le=1 << 45, description="of the device's memory, held with the lease")
     slo_ms: float | None = Field(default=None, gt=0, le=60_000, description="latency its p99 must stay below")
@@ -66,7 +75,9 @@ class WorkloadSpec(Branch):
     team: str = Field(default="", max_length=100, description="who pays")
     attributes: WorkloadAttributes = WorkloadAttributes()
     options: dict[str, JsonValue] = Field(
-        default_factory=dict, description="what its kind of work can be told besides; checked when the work is made"
+        default_factory=dict,
+        description="what its kind of work can be told besides; checked when the work is made. Numbers are finite, "
+        "integers of 64 bits, and nothing lies deeper than a hundred levels",
     )
 
     @model_validator(mode="after")
@@ -75,14 +86,36 @@ class WorkloadSpec(Branch):
             raise ValueError(f"desired_milli: {self.desired_milli} is below min_milli {self.min_milli}")
         return self
 
+    @field_validator("options")
+    @classmethod
+    def _exact(cls, options: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        """Refuse what could not be told again as it was, by whichever way it came."""
+        try:
+            is_exact = orjson.loads(orjson.dumps(options)) == options
+        except (orjson.JSONEncodeError, RecursionError):
+            is_exact = False
+        if not is_exact:
+            raise PydanticCustomError(
+                "not_exact",
+                "holds NaN, infinity, an integer of more than 64 bits or more than a hundred levels; send text instead",
+            )
+        return options
+
     @property
     def rank(self) -> WorkloadPriority:
         """Its priority, stated or by kind."""
         return self.priority or PRIORITY_OF[self.kind]
 
     @property
+    def stands(self) -> bool:
+        """Whether it stays when its work is done, with what it has loaded and without a share of the device."""
+        return self.kind == "warmup" and self.options.get("stand") is True
+
+    @property
     def wanted_milli(self) -> int:
-        return self.desired_milli or self.min_milli
+        """Thousandths it can use, as stated, or as far as its SLO may ask for."""
+        may_grow = self.rank == "guaranteed" and self.slo_ms is not None
+        return self.desired_milli or (CAPACITY_MILLI if may_grow else self.min_milli)
 
 
 WorkloadPhase = Literal[
@@ -92,7 +125,7 @@ WorkloadPhase = Literal[
 place in the queue, and holds no lease."""
 
 NEXT_PHASES: dict[WorkloadPhase, tuple[WorkloadPhase, ...]] = {
-    "queued": ("starting", "cancelled"),
+    "queued": ("starting", "cancelled", "parked"),
     "starting": ("running", "queued", "failed", "cancelled", "parked"),
     "running": ("preempted", "migrating", "queued", "succeeded", "failed", "cancelled", "parked"),
     "preempted": ("queued", "cancelled"),

@@ -1,4 +1,4 @@
-"""Whether a request can still be answered in time, told before any work is done for it.
+"""Whether a request can still be answered in full and in time, told before any work is done for it.
 
 The account of what waits and what runs, by priority; what a batch costs, learnt from those that ran;
 and from both, when a new request would be answered. The clock is an argument everywhere.
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from configs.errors import Overloaded
 from configs.overload_settings import OverloadSettings
+from serving.batch_times import BatchTimes
 from serving.preparation import Row
 from serving.priority import Priority
 from serving.quality import QualityController
@@ -21,6 +22,8 @@ HORIZON_S = 0.5
 """Over how long the share of time that went to each priority is averaged."""
 LEAST_SHARE = 0.02
 """Share of time a priority is expected to get at least, however busy those above it are."""
+PROMPT_MS = 10.0
+"""Within which a caller is refused, if at all."""
 
 
 class BatchCosts:
@@ -91,6 +94,7 @@ class Admission:
         self._lanes = lanes
         self._quality = quality
         self._costs: dict[str, BatchCosts] = {}
+        self._times: dict[str, BatchTimes] = {}
         self._waiting: dict[Priority, dict[str, int]] = {priority: {} for priority in Priority}
         self._running: list[_Batch] = []
         self._busy = {priority: _Decaying() for priority in Priority}
@@ -131,22 +135,34 @@ class Admission:
         took_s = max(0.0, now_s - batch.began_s)
         if is_whole:
             self._cost(batch.kind).observe(batch.count, took_s * 1000)
+            self.times(batch.kind).observe(batch.count, took_s * 1000)
         for priority, count in batch.rows.items():
             self._busy[priority].add(took_s * count / batch.count, now_s)
 
-    def check(self, kind: str, priority: Priority, deadline_s: float, now_s: float) -> None:
-        """Raise Overloaded when the request would be answered after its deadline, or would wait longer than is allowed.
+    def admit(self, kind: str, priority: Priority, deadline_s: float, arrived_s: float, now_s: float) -> bool:
+        """Whether a request may join the queue; one that would be late there is answered with popular items.
 
-        A service at which nothing waits or runs refuses nobody.
+        A service at which nothing waits or runs has time for everybody.
+
+        Args:
+            arrived_s: when the caller began to wait, by the same clock.
+        Raises:
+            Overloaded: it would be late, is of low priority, and has come just now: a refusal helps at once or not
+            at all, and costs no less than popular items.
         """
         predicted_ms = self.predicted_ms(kind, priority, now_s)
         allowed_ms = min((deadline_s - now_s) * 1000, self._settings.max_wait_ms)
         if predicted_ms <= allowed_ms or not self._is_busy():
-            return
+            return True
+        if priority is not Priority.LOW:
+            self._quality.observe(predicted_ms, now_s)  # sooner than by the waits of those who are in the queue
+            return False
+        if (now_s - arrived_s) * 1000 > PROMPT_MS:
+            return False
         self.refused[priority] += 1
         raise Overloaded(
             f"too busy: an answer would take {predicted_ms:.0f} ms and {max(0.0, allowed_ms):.0f} ms are allowed; come "
-            "back after Retry-After seconds, or send a larger timeout_ms",
+            "back after Retry-After seconds, send a larger timeout_ms, or a higher priority",
             retry_after_s=(predicted_ms - allowed_ms) / 1000,
         )
 
@@ -162,6 +178,18 @@ class Admission:
         for batch in self._running:
             ahead_ms += self._remaining_ms(batch, now_s)
         return ahead_ms / self._lanes / self._share_left(priority, now_s)
+
+    @property
+    def waiting(self) -> int:
+        """Rows in the queue."""
+        return sum(map(_total, self._waiting.values()))
+
+    def times(self, kind: str) -> BatchTimes:
+        """What batches of one kind took lately."""
+        times = self._times.get(kind)
+        if times is None:
+            times = self._times[kind] = BatchTimes()
+        return times
 
     def _work_ms(self, kind: str, rows: int) -> float:
         """Time of that many rows in batches as large as they may be."""
@@ -183,7 +211,7 @@ class Admission:
         return max(LEAST_SHARE, 1 - above_s / self._lanes)
 
     def _is_busy(self) -> bool:
-        return bool(self._running) or any(map(_total, self._waiting.values()))
+        return bool(self._running) or self.waiting > 0
 
     def _cost(self, kind: str) -> BatchCosts:
         costs = self._costs.get(kind)

@@ -53,8 +53,8 @@ SMOOTH_S = 0.1
 
 
 class QualityController:
-    """Takes a step down for every `shrink_dwell_s` that rows wait too long, and one up for every
-    `restore_dwell_s` that they hardly wait; in between it stays."""
+    """Takes a step down for every `shrink_dwell_s` that rows wait too long, sooner by as much as they wait longer
+    than that, and one up for every `restore_dwell_s` that they hardly wait; in between it stays."""
 
     def __init__(self, settings: OverloadSettings):
         self._settings = settings
@@ -74,8 +74,8 @@ class QualityController:
         fade = math.exp((self._seen_s - now_s) / SMOOTH_S)
         self._wait_ms = fade * self._wait_ms + (1 - fade) * wait_ms
         self._seen_s = now_s
-        since_s = now_s - self._changed_s
-        if self._wait_ms > self._settings.shrink_above_ms and since_s >= self._settings.shrink_dwell_s:
+        since_s, pressure = now_s - self._changed_s, self._wait_ms / self._settings.shrink_above_ms
+        if pressure > 1 and since_s * pressure >= self._settings.shrink_dwell_s:
             self._move(min(STEEPEST, self._step + 1), now_s)
         elif self._wait_ms < self._settings.restore_below_ms and since_s >= self._settings.restore_dwell_s:
             self._move(max(0, self._step - 1), now_s)

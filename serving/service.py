@@ -8,13 +8,14 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from configs.errors import DeadlineExceeded, OfflineError, RecpoolError, Unavailable
 from configs.settings import STAGES, Settings
 from features.background_writer import BackgroundWriter
 from features.event_log import SqliteEventLog
 from features.store import open_store
+from pool.policy.latency import BatchTime
 from pool.repository import ReleaseRepository
 from serving.admission import Admission
 from serving.cascade import Cascade
@@ -24,12 +25,13 @@ from serving.idempotency import recommendation_id
 from serving.lanes import Gate, Lanes, RunBatch
 from serving.preparation import Row, prepare_rank, prepare_recommend, prepare_similar
 from serving.priority import Priority
-from serving.quality import POPULAR, QualityController
+from serving.quality import LADDER, POPULAR, Limits, QualityController
 from serving.release import Release
 from serving.replies import build_reply, impression
 from serving.schemas import NO_HEADERS, CallHeaders, RankRequest, RecommendRequest, SimilarRequest
 from serving.stages import InPlace, load_stage, on_thread, stage_threads
 from serving.types import Slate, StageCaller
+from serving.warming import sample_users, warm_up
 
 log = logging.getLogger("recpool.service")
 
@@ -53,6 +55,14 @@ class _Live:
         self.recommend = Work("recommend", place(cascade.recommend))
         self.rank = Work("rank", place(cascade.rank))
         self.similar = Work("similar", place(cascade.similar))
+
+
+class _Terms(NamedTuple):
+    """On which a request is served: until when, before whom, and what may be spent on it."""
+
+    deadline_s: float
+    priority: Priority
+    limits: Limits
 
 
 class Service:
@@ -112,14 +122,25 @@ class Service:
         since_s = time.monotonic() - over_s
         return [took_ms for at_s, took_ms in tuple(self._latencies) if at_s >= since_s]
 
+    @property
+    def queue(self) -> int:
+        """Requests that wait for a batch."""
+        return self._admission.waiting
+
+    def batch_times(self) -> tuple[BatchTime, ...]:
+        """What batches of recommendations took lately, by their rows; none where stages run elsewhere."""
+        return self._admission.times("recommend").summary() if self._all_here else ()
+
     async def start(self) -> None:
         """Load the champion. With none published the service starts all the same and says it is not ready."""
         with contextlib.suppress(RecpoolError):
             await self.load(None)
 
-    async def load(self, version: str | None) -> str:
+    async def load(self, version: str | None, warm: bool = False) -> str:
         """Make a version (None: the champion) the live one; the running one stays when this fails.
 
+        Args:
+            warm: let it answer requests of our own first, so that the first caller waits no longer than others.
         Raises:
             NotFound, ArtifactError: as `Release.load`; Unavailable: nothing was ever promoted.
         """
@@ -128,7 +149,10 @@ class Service:
             if version is None:
                 raise Unavailable("no release has been promoted; run `recpool train`")
             if self._live is None or self._live.release.version != version:
-                self._live = await asyncio.get_running_loop().run_in_executor(self._executor, self._build, version)
+                live = await asyncio.get_running_loop().run_in_executor(self._executor, self._build, version)
+                if warm:
+                    await warm_up(live.recommend.run, live.release, self._settings.serving, beside=self.ready)
+                self._live = live
         except RecpoolError as error:
             log.error("release %s not loaded: %s", version or "(champion)", error.message)
             # What names files is for the log; anyone may ask for the reason.
@@ -136,6 +160,10 @@ class Service:
             self._why_not_ready = "the release cannot be loaded; the log says why" if vague else error.message
             raise
         return version
+
+    def sample_users(self, count: int) -> list[str]:
+        """Users that the live release knows; none without one."""
+        return sample_users(self._live.release, count) if self._live else []
 
     def _build(self, version: str) -> _Live:
         release = Release.load(self._repository, version)
@@ -166,10 +194,10 @@ class Service:
         """
         started, live = _arrival_s(headers), self._require_live()
         default_k = self._settings.serving.default_k
-        deadline_s = self._admit(live.recommend, request, headers.priority, started)
-        row = await self._prepare(prepare_recommend, request, live.release, deadline_s, default_k)
+        terms = self._admit(live.recommend, request, headers.priority, started)
+        row = await self._prepare(prepare_recommend, request, live.release, terms, default_k)
         own_id = recommendation_id(headers.idempotency_key, request.user_id, request.scene, request.cursor)
-        reply = await self._answer(own_id, live, live.recommend, row, headers.priority, started, request.debug)
+        reply = await self._answer(own_id, live, live.recommend, row, started, request.debug)
         if not request.dry_run:
             self._log(impression(reply, row, request.scene, time.time()))
         return reply
@@ -177,19 +205,19 @@ class Service:
     async def rank(self, request: RankRequest, headers: CallHeaders = NO_HEADERS) -> dict[str, Any]:
         """Order the caller's own items; unknown ones come last, without a score."""
         started, live = _arrival_s(headers), self._require_live()
-        deadline_s = self._admit(live.rank, request, headers.priority, started)
-        row = await self._prepare(prepare_rank, request, live.release, deadline_s)
+        terms = self._admit(live.rank, request, headers.priority, started)
+        row = await self._prepare(prepare_rank, request, live.release, terms)
         own_id = recommendation_id(None)
-        return await self._answer(own_id, live, live.rank, row, headers.priority, started, request.debug)
+        return await self._answer(own_id, live, live.rank, row, started, request.debug)
 
     async def similar(self, request: SimilarRequest, headers: CallHeaders = NO_HEADERS) -> dict[str, Any]:
         """Items like the given ones."""
         started, live = _arrival_s(headers), self._require_live()
         default_k = self._settings.serving.default_k
-        deadline_s = self._admit(live.similar, request, headers.priority, started)
-        row = await self._prepare(prepare_similar, request, live.release, deadline_s, default_k)
+        terms = self._admit(live.similar, request, headers.priority, started)
+        row = await self._prepare(prepare_similar, request, live.release, terms, default_k)
         own_id = recommendation_id(None)
-        return await self._answer(own_id, live, live.similar, row, headers.priority, started, debug=False)
+        return await self._answer(own_id, live, live.similar, row, started, debug=False)
 
     def status(self) -> dict[str, Any]:
         """What runs here; see `serving.schemas.Status`."""
@@ -211,9 +239,17 @@ class Service:
         }
 
     async def _prepare(
+        self, prepare: Callable[..., Row], request: Any, release: Release, terms: _Terms, *more: Any
+    ) -> Row:
+        """The request's row, on these terms."""
+        row = await self._made(prepare, request, release, terms.deadline_s, *more)
+        row.priority, row.limits = terms.priority, terms.limits
+        return row
+
+    async def _made(
         self, prepare: Callable[..., Row], request: Any, release: Release, deadline_s: float, *more: Any
     ) -> Row:
-        """The request's row. A filter may take long to work out over a large catalogue, so it goes to a thread."""
+        """A filter may take long to work out over a large catalogue, so it goes to a thread."""
         if getattr(request, "filter", None) is None or len(release.catalogue) <= FILTERED_IN_PLACE:
             return prepare(request, release, deadline_s, *more)
         work = asyncio.get_running_loop().run_in_executor(self._executor, prepare, request, release, deadline_s, *more)
@@ -230,17 +266,16 @@ class Service:
 
     def _admit(
         self, work: Work, request: RecommendRequest | RankRequest | SimilarRequest, priority: Priority, started: float
-    ) -> float:
-        """The request's deadline. Raises Overloaded when the answer would come after it."""
-        deadline_s = self._deadline(request, started)
-        self._admission.check(work.kind, priority, deadline_s, time.monotonic())
-        return deadline_s
+    ) -> _Terms:
+        """The terms of a request. Raises Overloaded when it is refused."""
+        deadline_s, now_s = self._deadline(request, started), time.monotonic()
+        in_time = self._admission.admit(work.kind, priority, deadline_s, started, now_s)
+        return _Terms(deadline_s, priority, self._quality.limits(priority, now_s) if in_time else LADDER[-1])
 
     async def _answer(
-        self, own_id: str, live: _Live, work: Work, row: Row, priority: Priority, started: float, debug: bool
+        self, own_id: str, live: _Live, work: Work, row: Row, started: float, debug: bool
     ) -> dict[str, Any]:
         """The reply, inside the row's deadline: when the cascade is late or must not be asked, popular items."""
-        row.priority, row.limits = priority, self._quality.limits(priority, time.monotonic())
         try:
             slate = await self._slate(live, work, row, started)
             now_s = time.monotonic()

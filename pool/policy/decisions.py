@@ -72,7 +72,11 @@ class Migrate:
 
 @dataclass(frozen=True)
 class PromoteShadow:
-    """A warm copy takes over for a lease that was lost; its own lease grows to the size stated."""
+    """A warm copy takes over; its lease grows to the size stated.
+
+    Attributes:
+        lost: the lease it takes over for; empty when that is gone already.
+    """
 
     lease: str
     workload: str
@@ -80,6 +84,16 @@ class PromoteShadow:
     milli: int
     memory_bytes: int
     lost: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class StandBy:
+    """A serving copy becomes a warm one, since another serves in its place; of its lease it keeps the memory."""
+
+    lease: str
+    workload: str
+    device: str
     reason: str
 
 
@@ -100,4 +114,4 @@ class Park:
     reason: str
 
 
-Decision = Grant | Resume | Release | Requeue | Preempt | Migrate | PromoteShadow | SetShares | Park
+Decision = Grant | Resume | Release | Requeue | Preempt | Migrate | PromoteShadow | StandBy | SetShares | Park

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -46,6 +46,16 @@ class Latency:
     p99_ms: float
 
 
+@dataclass(frozen=True)
+class BatchTime:
+    """Batches of like size, as they were measured: their rows, times, and how many they were."""
+
+    rows: int
+    p50_ms: float
+    p99_ms: float
+    runs: int = 1
+
+
 class LatencyProfile(Branch):
     """Measured latency by batch size, on one kind of device. All three have the same length."""
 
@@ -61,14 +71,43 @@ class LatencyProfile(Branch):
             raise ValueError("batch_rows, p50_ms and p99_ms: must be equally long")
         if sizes[0] < 1 or any(a >= b for a, b in zip(sizes, sizes[1:], strict=False)):
             raise ValueError("batch_rows: must rise, from at least 1")
-        if any(not 0 < p50 <= p99 for p50, p99 in zip(self.p50_ms, self.p99_ms, strict=True)):
-            raise ValueError("p50_ms: must be above 0 and at most p99_ms")
+        if any(not 0 < p50 <= p99 < math.inf for p50, p99 in zip(self.p50_ms, self.p99_ms, strict=True)):
+            raise ValueError("p50_ms: must be above 0 and at most p99_ms, which must be finite")
         return self
 
     def latency(self, rows: int) -> Latency:
         """Of a batch of any size; see `interpolate`."""
         p50_ms = interpolate(rows, self.batch_rows, self.p50_ms)
         return Latency(p50_ms, max(p50_ms, interpolate(rows, self.batch_rows, self.p99_ms)))
+
+
+def size_class(rows: int) -> int:
+    """Sizes of one class are within a factor of two: 1, 2, 3-4, 5-8, 9-16 rows and so on."""
+    return (rows - 1).bit_length()
+
+
+def measured_again(old: LatencyProfile | None, new: Iterable[BatchTime], emulated: bool) -> LatencyProfile | None:
+    """A profile with new measurements, each in the place of an old one of its class of sizes.
+
+    There are few classes, so a profile stays small however often it is measured. What was measured on cores that
+    stood in for the device is never mixed with what was measured on one. None when nothing can be told.
+    """
+    points: dict[int, BatchTime] = {}
+    if old is not None and old.emulated == emulated:
+        for rows, p50_ms, p99_ms in zip(old.batch_rows, old.p50_ms, old.p99_ms, strict=True):
+            points[size_class(rows)] = BatchTime(rows, p50_ms, p99_ms)
+    for each in new:
+        if each.rows >= 1 and 0 < each.p50_ms <= each.p99_ms < math.inf:
+            points[size_class(each.rows)] = each
+    if not points:
+        return old
+    kept = [points[place] for place in sorted(points)]
+    return LatencyProfile(
+        batch_rows=tuple(each.rows for each in kept),
+        p50_ms=tuple(each.p50_ms for each in kept),
+        p99_ms=tuple(each.p99_ms for each in kept),
+        emulated=emulated,
+    )
 
 
 def interpolate(rows: int, sizes: Sequence[int], values_ms: Sequence[float]) -> float:

@@ -10,7 +10,7 @@ from pool.policy.book import Book
 from pool.policy.decisions import Migrate, Preempt
 from pool.policy.observation import LeaseView, PlannerState, Setback, WorkloadView
 from pool.policy.placement import PlacementDecision, place
-from pool.policy.victims import Tenant, make_room
+from pool.policy.victims import Tenant
 from pool.workload import RANK, WorkloadSpec
 
 
@@ -61,6 +61,8 @@ def find_place(
         peers=[tick.book.rooms[lease.device].device for lease in peers],
         avoid=_avoided(tick, spec, avoid, leaving),
         prices=tick.book.prices,
+        table=tick.book.table,
+        shown=1,
     )
 
 
@@ -69,7 +71,7 @@ def force_place(tick: Tick, spec: WorkloadSpec, leaving: LeaseView | None = None
     all of that holds too little."""
     avoided = _avoided(tick, spec, (), leaving)
     copies_on = {lease.device for lease in tick.book.held(spec.name) if lease != leaving}
-    room = make_room(spec, tick.book.rooms.values(), tick.book.tenants, avoided, copies_on)
+    room = tick.book.clearings.cheapest(spec, avoided, copies_on)
     if room is None:
         return None
     give_way(tick, room.victims, f"makes room for {spec.rank} {spec.name}")

@@ -31,6 +31,7 @@ class WorkloadView:
         crashes_s: when it crashed; old ones may be left out.
         predictions: by kind of device, as far as there are any.
         costs: by its graph, if that was counted.
+        served: its copies are started by somebody else; what they cannot have whole, they have in part.
     """
 
     state: WorkloadState
@@ -38,6 +39,7 @@ class WorkloadView:
     crashes_s: tuple[float, ...] = ()
     predictions: Mapping[DeviceKind, Prediction] = field(default_factory=dict)
     costs: GraphCosts | None = None
+    served: bool = False
 
     @property
     def name(self) -> str:
@@ -52,6 +54,7 @@ class LeaseView:
         milli: 0 for a warm copy that holds memory only.
         shadow: a copy that serves nothing until it is promoted; of guaranteed work only.
         ready: it is warm and can serve.
+        since_s: when it was granted, or changed its role.
     """
 
     id: str
@@ -61,6 +64,7 @@ class LeaseView:
     memory_bytes: int
     shadow: bool = False
     ready: bool = True
+    since_s: float = 0.0
 
 
 @dataclass(frozen=True)

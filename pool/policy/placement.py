@@ -13,43 +13,20 @@ little share or memory free. The others are ordered by, in this order,
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import nsmallest
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from configs.pool_settings import PlacementSettings
 from pool.device import CAPACITY_MILLI, Device, DeviceKind
 from pool.policy.cost_model import Prediction
 from pool.policy.latency import GraphCosts
+from pool.policy.rooms import KINDS, Columns, DeviceRoom, RoomTable, first_rows
 from pool.policy.strategies import STRATEGIES, Question
 from pool.workload import RANK, WorkloadSpec
-
-
-@dataclass(frozen=True)
-class DeviceRoom:
-    """A device as placement sees it; immutable, every change makes a new one.
-
-    Attributes:
-        tenants: the workload of every lease on it.
-        open: takes new leases; one that drains, is suspected or dead does not.
-    """
-
-    device: Device
-    free_milli: int
-    free_bytes: int
-    tenants: tuple[str, ...] = ()
-    open: bool = True
-
-    def with_lease(self, workload: str, milli: int, memory_bytes: int) -> DeviceRoom:
-        free_milli, free_bytes = self.free_milli - milli, self.free_bytes - memory_bytes
-        return DeviceRoom(self.device, free_milli, free_bytes, (*self.tenants, workload), self.open)
-
-    def without_lease(self, workload: str, milli: int, memory_bytes: int) -> DeviceRoom:
-        place = self.tenants.index(workload)
-        tenants = self.tenants[:place] + self.tenants[place + 1 :]
-        return DeviceRoom(self.device, self.free_milli + milli, self.free_bytes + memory_bytes, tenants, self.open)
 
 
 class Score(NamedTuple):
@@ -100,6 +77,8 @@ def place(
     peers: Iterable[Device] | None = None,
     avoid: Collection[str] = (),
     prices: Mapping[DeviceKind, float] | None = None,
+    table: RoomTable | None = None,
+    shown: int = SHOWN,
 ) -> PlacementDecision:
     """Choose a device for one lease of ``min_milli`` and ``memory_bytes``.
 
@@ -107,20 +86,20 @@ def place(
         peers: devices that hold copies of the workload; None finds them among the tenants.
         avoid: ids of devices that must not be chosen.
         prices: as `lowest_prices` finds them; None finds them here.
+        table: of the same rooms; None makes it here, which takes longer than everything else.
+        shown: scores wanted in the answer.
     """
     prices = lowest_prices(rooms) if prices is None else prices
     kinds, why = STRATEGIES[settings.strategy](Question(spec, predictions, costs, prices, settings))
-    fitting = [room for room in rooms if can_take(room, spec)]
-    if avoid:
-        fitting = [room for room in fitting if room.device.id not in avoid]
-    if not fitting:
-        return PlacementDecision(None, _refusal(spec, rooms, avoid))
+    table = RoomTable(rooms) if table is None else table
+    fitting = table.fitting(spec, avoid)
+    if not len(fitting):
+        return PlacementDecision(None, _refusal(spec, table, avoid))
     if peers is None:
         peers = [room.device for room in rooms if spec.name in room.tenants]
-    crowd = _Crowd(peers)
     places: dict[DeviceKind, int] = {kind: place for place, kind in enumerate(kinds)}
-    scores = _scores(spec, fitting, predictions, crowd, places, settings.usable_milli)
-    best = [Score(*fields) for fields in nsmallest(SHOWN, scores)]
+    columns = _columns(spec, table, fitting, predictions, list(peers), places, settings.usable_milli)
+    best = [_score(columns, row, table.devices[fitting[row]]) for row in first_rows(_in_one(columns), shown)]
     return PlacementDecision(best[0].device_id, _praise(best[0], why), tuple(best))
 
 
@@ -135,28 +114,20 @@ def place_all(
 
     Returns one list for each workload in the order given, with a decision for each of its replicas.
     """
-    free = {room.device.id: room for room in rooms}
+    free, table = {room.device.id: room for room in rooms}, RoomTable(rooms)
     decisions: list[list[PlacementDecision]] = [[] for _ in specs]
     order = sorted(range(len(specs)), key=lambda n: (RANK[specs[n].rank], -specs[n].min_milli, specs[n].name, n))
     for number in order:
         spec = specs[number]
         for _ in range(spec.replicas):
             about = predictions.get(spec.name, {})
-            decision = place(spec, free.values(), about, settings, (costs or {}).get(spec.name))
+            decision = place(spec, free.values(), about, settings, (costs or {}).get(spec.name), table=table)
             decisions[number].append(decision)
             if decision.device_id is not None:
-                room = free[decision.device_id]
-                free[decision.device_id] = room.with_lease(spec.name, spec.min_milli, spec.memory_bytes)
+                room = free[decision.device_id].with_lease(spec.name, spec.min_milli, spec.memory_bytes)
+                free[decision.device_id] = room
+                table.change(room)
     return decisions
-
-
-def can_take(room: DeviceRoom, spec: WorkloadSpec) -> bool:
-    return (
-        room.free_milli >= spec.min_milli
-        and room.open
-        and room.free_bytes >= spec.memory_bytes
-        and room.device.kind in spec.tier
-    )
 
 
 def lowest_prices(rooms: Iterable[DeviceRoom]) -> dict[DeviceKind, float]:
@@ -168,57 +139,42 @@ def lowest_prices(rooms: Iterable[DeviceRoom]) -> dict[DeviceKind, float]:
     return prices
 
 
-class _Crowd:
-    """Where the copies of a workload stand. An unnamed rack or zone is nobody's."""
-
-    def __init__(self, peers: Iterable[Device]):
-        peers = list(peers)
-        self.devices = {device.id for device in peers}
-        self.nodes = {device.topology.node for device in peers}
-        self.racks = {(device.topology.zone, device.topology.rack) for device in peers if device.topology.rack}
-        self.zones = {device.topology.zone for device in peers if device.topology.zone}
-
-    def nearness(self, device: Device) -> int:
-        if device.id in self.devices:
-            return 4
-        if device.topology.node in self.nodes:
-            return 3
-        if (device.topology.zone, device.topology.rack) in self.racks:
-            return 2
-        return int(device.topology.zone in self.zones)
-
-
-def _scores(
+def _columns(
     spec: WorkloadSpec,
-    rooms: Iterable[DeviceRoom],
+    table: RoomTable,
+    rows: NDArray[np.int64],
     predictions: Mapping[DeviceKind, Prediction],
-    crowd: _Crowd,
+    peers: Collection[Device],
     places: Mapping[DeviceKind, int],
     usable_milli: int,
-) -> list[tuple[bool, int, int, int, int, float, float, str]]:
-    """The fields of `Score` for every room. One loop and plain tuples, as thousands of rooms are looked at."""
-    milli, memory_bytes = spec.min_milli, spec.memory_bytes
-    needed = {kind: each.share_milli for kind, each in predictions.items()} if spec.slo_ms is not None else {}
-    usable, slice_part = usable_milli / CAPACITY_MILLI, milli / CAPACITY_MILLI
-    scores = []
-    for room in rooms:
-        device = room.device
-        kind, whole = device.kind, device.memory_bytes
-        left_milli, left_bytes = room.free_milli - milli, room.free_bytes - memory_bytes
-        wasted = left_milli < usable_milli or left_bytes < whole * usable
-        scores.append(
-            (
-                needed.get(kind, 0) > room.free_milli,
-                crowd.nearness(device) if crowd.devices else 0,
-                places[kind],
-                left_milli if wasted else 0,
-                left_milli,
-                left_bytes / whole if whole else 0.0,
-                device.price_per_hour * slice_part,
-                device.id,
-            )
-        )
-    return scores
+) -> Columns:
+    """The fields of `Score` but the id, a column each, for these rows of a table."""
+    kind, whole = table.kind[rows], table.memory_bytes[rows]
+    left_milli, left_bytes = table.free_milli[rows] - spec.min_milli, table.free_bytes[rows] - spec.memory_bytes
+    wasted = (left_milli < usable_milli) | (left_bytes < whole * (usable_milli / CAPACITY_MILLI))
+    needed = np.array([predictions[each].share_milli if each in predictions else 0 for each in KINDS])
+    nothing = np.zeros(len(rows), np.int64)
+    return [
+        needed[kind] > table.free_milli[rows] if predictions and spec.slo_ms is not None else nothing,
+        table.nearness(peers)[rows] if peers else nothing,
+        np.array([places.get(each, len(KINDS)) for each in KINDS])[kind],
+        np.where(wasted, left_milli, 0),
+        left_milli,
+        np.divide(left_bytes, whole, out=np.zeros(len(rows)), where=whole > 0),
+        table.price[rows] * (spec.min_milli / CAPACITY_MILLI),
+    ]
+
+
+def _in_one(columns: Columns) -> Columns:
+    """The columns of whole numbers as one that orders alike: each digit is one of them. It is compared in one go."""
+    misses_slo, nearness, kind_place, wasted_milli, left_milli, *others = columns
+    digits = (misses_slo * 5 + nearness) * (len(KINDS) + 1) + kind_place
+    return [(digits * (CAPACITY_MILLI + 1) + wasted_milli) * (CAPACITY_MILLI + 1) + left_milli, *others]
+
+
+def _score(columns: Columns, row: int, device: Device) -> Score:
+    misses_slo, nearness, kind_place, wasted, left_milli, left_part, price = (column[row].item() for column in columns)
+    return Score(bool(misses_slo), nearness, kind_place, wasted, left_milli, left_part, price, device.id)
 
 
 def _praise(best: Score, why: str) -> str:
@@ -227,19 +183,17 @@ def _praise(best: Score, why: str) -> str:
     return f"{why}; leaves {best.left_milli} milli free{near[best.nearness]}{slo}"
 
 
-def _refusal(spec: WorkloadSpec, rooms: Iterable[DeviceRoom], avoid: Collection[str]) -> str:
-    found: Counter[str] = Counter()
-    most = 0
-    for room in rooms:
-        if room.device.kind not in spec.tier:
-            found["of another kind"] += 1
-        elif not room.open or room.device.id in avoid:
-            found["closed"] += 1
-        elif room.free_milli < spec.min_milli:
-            found["without the share"] += 1
-            most = max(most, room.free_milli)
-        else:
-            found["without the memory"] += 1
-    devices = ", ".join(f"{count} {what}" for what, count in sorted(found.items())) or "there is none"
+def _refusal(spec: WorkloadSpec, table: RoomTable, avoid: Collection[str]) -> str:
+    of_tier, able = table.of_tier(spec.tier), table.able(spec.tier, avoid)
+    too_little = able & (table.free_milli < spec.min_milli)
+    found = {
+        "closed": of_tier & ~able,
+        "of another kind": ~of_tier,
+        "without the memory": able & ~too_little,
+        "without the share": too_little,
+    }
+    counts = {what: int(np.count_nonzero(rooms)) for what, rooms in found.items()}
+    devices = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "there is none"
+    most = table.free_milli[too_little].max() if counts["without the share"] else 0
     wants = f"{spec.min_milli} milli and {spec.memory_bytes} bytes of {' or '.join(spec.tier)}"
     return f"no device has {wants} free: {devices}; most free share {most} milli"

@@ -110,9 +110,9 @@ def _hopeless(tick: Tick, need: _Need, spec: WorkloadSpec) -> str | None:
 
 
 def _needs(tick: Tick) -> Iterator[_Need]:
-    for about in tick.book.workloads.values():
-        missing = about.state.spec.replicas - len(tick.book.serving(about.name))
-        if about.state.phase in ACTIVE and missing > 0:
+    for name, about in tick.book.workloads.items():
+        missing = about.state.spec.replicas - tick.book.count_serving(name)
+        if missing > 0 and about.state.phase in ACTIVE:
             yield from (_Need(about) for _ in range(missing))
     for lease in tick.book.draining():
         about = tick.book.workloads.get(lease.workload)
@@ -149,39 +149,44 @@ def _share(tick: Tick, seen: PoolObservation) -> tuple[dict[str, DeviceShares], 
     """Weights of every device; what is remembered of them, and since when devices are short."""
     shares: dict[str, DeviceShares] = {}
     short_since_s: dict[str, float] = {}
-    for device in tick.book.rooms:
-        slices = [_slice(tick, lease, seen.metrics.get(lease.id)) for lease in tick.book.on(device)]
-        if not slices or sum(each.min_milli for each in slices) > CAPACITY_MILLI:
+    metrics, before, nothing, settings = seen.metrics, tick.state.shares, DeviceShares(), tick.settings.shares
+    for device, leases in tick.book.by_device():
+        slices = [_slice(tick, lease, metrics.get(lease.id)) for lease in leases]
+        if not slices or sum([each.min_milli for each in slices]) > CAPACITY_MILLI:
             continue
-        before = tick.state.shares.get(device, DeviceShares())
-        decided, after = share_device(slices, before, tick.now_s, tick.settings.shares)
-        kept = {lease: claim for lease, claim in after.claims.items() if not lease.startswith(PROVISIONAL)}
-        shares[device] = DeviceShares(kept)
+        decided, after = share_device(slices, before.get(device, nothing), tick.now_s, settings)
+        shares[device] = _without_provisional(after) if tick.book.has_granted else after
         if decided.weights is not None:
             weights = tuple(pair for pair in decided.weights if not pair[0].startswith(PROVISIONAL))
             tick.book.decisions.append(SetShares(device, weights, decided.reason))
-        if any(each.rank == "guaranteed" and each.lease in decided.short for each in slices):
+        if decided.short and any(each.rank == "guaranteed" and each.lease in decided.short for each in slices):
             short_since_s[device] = (
                 tick.now_s if device in tick.relieved else tick.state.short_since_s.get(device, tick.now_s)
             )
     return shares, short_since_s
 
 
+def _without_provisional(shares: DeviceShares) -> DeviceShares:
+    return DeviceShares({lease: each for lease, each in shares.claims.items() if not lease.startswith(PROVISIONAL)})
+
+
 def _slice(tick: Tick, lease: LeaseView, metrics: SliceMetrics | None) -> SliceView:
     """A lease with its metrics. A warm copy, a new lease and unknown work keep to their minimum."""
     about = tick.book.workloads.get(lease.workload)
-    metrics = metrics or SliceMetrics(lease.milli, wants=not lease.shadow)
+    if metrics is None:
+        metrics = SliceMetrics(lease.milli, wants=not lease.shadow)
     if about is None or lease.shadow or lease.id.startswith(PROVISIONAL):
         return SliceView(
             lease.id, lease.workload, "guaranteed", lease.milli, lease.milli, metrics.weight_milli, wants=False
         )
     spec = about.state.spec
+    milli, wanted_milli = lease.milli, spec.wanted_milli
     return SliceView(
         lease.id,
         lease.workload,
         spec.rank,
-        lease.milli,
-        max(lease.milli, spec.wanted_milli),
+        milli,
+        wanted_milli if wanted_milli > milli else milli,
         metrics.weight_milli,
         metrics.metered_milli,
         metrics.wants,

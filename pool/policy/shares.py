@@ -8,20 +8,22 @@ A weight is never below the lease, and all together never above the device. On t
 
 Nobody's want is forgotten at once, claims dwell between two steps, and weights change only by what is worth
 writing, so that a constant load has constant shares.
+
+This runs for every lease of the pool at every tick, thousands of times a second; hence the plain tuples and loops.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from configs.pool_settings import ShareSettings
 from pool.device import CAPACITY_MILLI
 from pool.workload import RANK, WorkloadPriority
 
 
-@dataclass(frozen=True)
-class SliceView:
+class SliceView(NamedTuple):
     """A lease as the gate and the meters show it.
 
     Attributes:
@@ -50,8 +52,7 @@ class SliceView:
         return None if self.slo_ms is None or self.p99_ms is None else self.p99_ms / self.slo_ms
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(NamedTuple):
     """What is remembered of a slice: its claim, when that changed, and when it last wanted anything."""
 
     milli: int
@@ -80,6 +81,10 @@ class SharesDecision:
     short: tuple[str, ...] = ()
 
 
+AS_IT_IS = SharesDecision(None, "")
+REST = len(RANK)
+
+
 def share_device(
     slices: Sequence[SliceView], state: DeviceShares, now_s: float, settings: ShareSettings
 ) -> tuple[SharesDecision, DeviceShares]:
@@ -88,15 +93,22 @@ def share_device(
     Args:
         slices: every lease on it; their minima sum to at most 1000.
     """
-    assert sum(each.min_milli for each in slices) <= CAPACITY_MILLI, f"leased more than a device: {slices}"
-    claims = {each.lease: _claim(each, state.claims.get(each.lease), now_s, settings) for each in slices}
+    assert sum([each.min_milli for each in slices]) <= CAPACITY_MILLI, f"leased more than a device: {slices}"
+    before = state.claims
+    claims = {each.lease: _claim(each, before.get(each.lease), now_s, settings) for each in slices}
     weights = allot(slices, {lease: claim.milli for lease, claim in claims.items()})
-    short = tuple(each.lease for each in slices if _is_short(each, claims[each.lease], weights[each.lease]))
-    changes = [
-        (each, weights[each.lease]) for each in slices if _worth_writing(each, weights[each.lease], slices, settings)
-    ]
+    is_over = sum([each.weight_milli for each in slices]) > CAPACITY_MILLI
+    least_milli = settings.least_change_milli
+    changes, late = [], []
+    for each in slices:
+        weight = weights[each.lease]
+        if weight != each.weight_milli and _is_worth_writing(each, weight, is_over, least_milli):
+            changes.append((each, weight))
+        if each.p99_ms is not None and _is_short(each, claims[each.lease], weight):
+            late.append(each.lease)
+    short = tuple(late)
     if not changes:
-        return SharesDecision(None, "", short), DeviceShares(claims)
+        return (SharesDecision(None, "", short) if short else AS_IT_IS), DeviceShares(claims)
     reason = "; ".join(_reason(each, weight) for each, weight in changes)
     written = tuple((each.lease, weights[each.lease]) for each in slices)
     return SharesDecision(written, reason, short), DeviceShares(claims)
@@ -106,10 +118,16 @@ def allot(slices: Sequence[SliceView], claims: Mapping[str, int]) -> dict[str, i
     """Weights that keep every lease, then meet the claims of work with an SLO by priority, then those of the rest."""
     weights = {each.lease: each.min_milli for each in slices}
     left = CAPACITY_MILLI - sum(weights.values())
-    with_slo = [each for each in slices if each.slo_ms is not None]
-    groups = [[each for each in with_slo if RANK[each.rank] == rank] for rank in sorted(RANK.values())]
-    for group in (*groups, [each for each in slices if each.slo_ms is None]):
-        room = [max(0, claims[each.lease] - each.min_milli) for each in group]
+    if not left:
+        return weights
+    groups: tuple[list[SliceView], ...] = ([], [], [], [])  # with an SLO by priority, then the rest
+    for each in slices:
+        if claims[each.lease] > each.min_milli:  # others get no more than their lease
+            groups[REST if each.slo_ms is None else RANK[each.rank]].append(each)
+    for group in groups:
+        if not group or not left:
+            continue
+        room = [claims[each.lease] - each.min_milli for each in group]
         for each, extra in zip(group, share_out(left, [each.min_milli for each in group], room), strict=True):
             weights[each.lease] += extra
             left -= extra
@@ -137,14 +155,15 @@ def share_out(amount: int, weights: Sequence[int], caps: Sequence[int]) -> list[
 
 def _claim(each: SliceView, before: Claim | None, now_s: float, settings: ShareSettings) -> Claim:
     """The claim of a slice now; what is new begins at its weight."""
-    ceiling = max(each.min_milli, each.wanted_milli)
+    ceiling = each.wanted_milli if each.wanted_milli > each.min_milli else each.min_milli
     if before is None:
         before = Claim(min(ceiling, max(each.min_milli, each.weight_milli)), now_s, now_s)
     wanted_s = now_s if each.wants else before.wanted_s
     if each.slo_ms is None:
         idle = now_s - wanted_s > settings.idle_after_s
         return Claim(each.min_milli if idle else ceiling, before.changed_s, wanted_s)
-    milli = min(ceiling, max(each.min_milli, _stepped(each, before, now_s, settings)))
+    milli = _stepped(each, before, now_s, settings)
+    milli = each.min_milli if milli < each.min_milli else ceiling if milli > ceiling else milli
     return Claim(milli, now_s if milli != before.milli else before.changed_s, wanted_s)
 
 
@@ -167,10 +186,9 @@ def _is_short(each: SliceView, claim: Claim, weight: int) -> bool:
     return each.pressure is not None and each.pressure > 1 and at_ceiling
 
 
-def _worth_writing(each: SliceView, weight: int, slices: Sequence[SliceView], settings: ShareSettings) -> bool:
+def _is_worth_writing(each: SliceView, weight: int, is_over: bool, least_milli: int) -> bool:
     """A change is, when it is large enough, or when what stands breaks a lease or the device."""
-    broken = each.weight_milli < each.min_milli or sum(one.weight_milli for one in slices) > CAPACITY_MILLI
-    return weight != each.weight_milli and (broken or abs(weight - each.weight_milli) >= settings.least_change_milli)
+    return is_over or each.weight_milli < each.min_milli or abs(weight - each.weight_milli) >= least_milli
 
 
 def _reason(each: SliceView, weight: int) -> str:

@@ -35,15 +35,21 @@ def tier_order(asked: Question) -> KindOrder:
 def rule_of_thumb(asked: Question) -> KindOrder:
     """Lightweight with a small batch: NPU; a transformer with a large one: GPU; all else: CPU; then the tiers.
 
+    The model is known by its graph, or by what its owner declares of it; of one that nothing is known of, the
+    order of its tiers is the only thing there is.
+
     Source: the published rule; what is light, small and large is in `PlacementSettings`.
     """
-    if asked.costs is None:
+    about, settings = asked.spec.attributes, asked.settings
+    parameters = asked.costs.parameters if asked.costs else about.parameters
+    has_attention = asked.costs.has_attention if asked.costs else about.transformer
+    if parameters is None and has_attention is None:
         return tier_order(asked)
-    rows, settings = asked.spec.attributes.batch_rows, asked.settings
+    rows = about.batch_rows
     first: DeviceKind
-    if asked.costs.parameters <= settings.light_parameters and rows <= settings.small_batch_rows:
+    if parameters is not None and parameters <= settings.light_parameters and rows <= settings.small_batch_rows:
         first, why = "npu", f"lightweight and {rows} rows a batch"
-    elif asked.costs.has_attention and rows >= settings.large_batch_rows:
+    elif has_attention and rows >= settings.large_batch_rows:
         first, why = "gpu", f"a transformer and {rows} rows a batch"
     else:
         first, why = "cpu", "neither light with a small batch nor a transformer with a large one"

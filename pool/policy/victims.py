@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from itertools import combinations, product
 
-from pool.policy.placement import DeviceRoom
+from pool.policy.rooms import DeviceRoom
 from pool.workload import RANK, WorkloadPriority, WorkloadSpec
 
 EXACT = 12
@@ -36,69 +37,93 @@ Price = tuple[int, int, int]
 """Burstable victims, best-effort victims, share they lose; the lowest is the best."""
 
 
-def make_room(
-    spec: WorkloadSpec,
-    rooms: Iterable[DeviceRoom],
-    tenants: Mapping[str, Sequence[Tenant]],
-    avoid: Collection[str] = (),
-    copies_on: Collection[str] = (),
-) -> MadeRoom | None:
-    """The cheapest victims that let a workload in, over all devices; None when no lower priority holds enough.
+class Clearings:
+    """Who would have to give way on each device, for every size that was asked for.
 
-    Burstable work gives way only where best-effort work alone does not suffice on any device. Of as many
-    victims, those on a device without a copy of the workload are cheaper.
+    It is remembered until the device changes, so that a wave of like work looks at each device once.
 
     Args:
-        tenants: leases by device; those of the workload's own rank or above never give way.
-        copies_on: devices that hold a copy of the workload.
+        rooms: by device; tenants: leases by device. Both are read when somebody asks; who changes them calls `change`.
     """
-    able = [room for room in rooms if room.open and room.device.kind in spec.tier and room.device.id not in avoid]
-    one = _one_victim(spec, able, tenants, copies_on)
-    if one is not None:
-        return one
-    best: tuple[tuple[int, int, bool, int, str], tuple[Tenant, ...]] | None = None
-    for room in able:
-        name = room.device.id
-        lower = [each for each in tenants.get(name, ()) if RANK[each.rank] > RANK[spec.rank]]
-        lack_milli, lack_bytes = spec.min_milli - room.free_milli, spec.memory_bytes - room.free_bytes
-        victims = choose_victims(lower, lack_milli, lack_bytes, best[0][:2] if best else None)
+
+    def __init__(self, rooms: Mapping[str, DeviceRoom], tenants: Mapping[str, Sequence[Tenant]]):
+        self._rooms, self._tenants = rooms, tenants
+        self._asked: dict[tuple[object, ...], _Asked] = {}
+
+    def change(self, device: str) -> None:
+        """What is free on a device, or held there, is another now."""
+        for asked in self._asked.values():
+            asked.stale.add(device)
+
+    def cheapest(
+        self, spec: WorkloadSpec, avoid: Collection[str] = (), copies_on: Collection[str] = ()
+    ) -> MadeRoom | None:
+        """The cheapest victims that let a workload in, over all devices; None when no lower priority holds enough.
+
+        Burstable work gives way only where best-effort work alone does not suffice on any device. Of as many
+        victims, those on a device without a copy of the workload are cheaper. Work of the workload's own rank
+        or above never gives way.
+
+        Args:
+            copies_on: devices that hold a copy of the workload.
+        """
+        size = spec.rank, spec.tier, spec.min_milli, spec.memory_bytes
+        asked = self._asked.get(size)
+        if asked is None:
+            able = {name for name, room in self._rooms.items() if room.open and room.device.kind in spec.tier}
+            asked = self._asked[size] = _Asked(able, set(able))
+        for name in asked.stale & asked.able:
+            asked.put(name, _givers(spec, self._rooms[name], self._tenants.get(name, ())))
+        asked.stale.clear()
+        return asked.cheapest(avoid, copies_on)
+
+
+Choice = tuple[int, int, int, str, int, tuple[Tenant, ...]]
+"""Price, device, a number that no other choice has, and the victims."""
+
+
+@dataclass
+class _Asked:
+    """The choices for one size: by device, and the cheapest first; those of devices that changed stay in the heap
+    until they come up."""
+
+    able: set[str]
+    stale: set[str]
+    choices: dict[str, Choice] = field(default_factory=dict)
+    heap: list[Choice] = field(default_factory=list)
+    count: int = 0
+
+    def put(self, name: str, victims: tuple[Tenant, ...] | None) -> None:
+        self.choices.pop(name, None)
         if victims is not None:
-            firm, soft, milli = price(victims)
-            cost = (firm, soft, name in copies_on, milli, name)
-            best = (cost, victims) if best is None or cost < best[0] else best
-    return None if best is None else MadeRoom(best[0][4], best[1])
+            self.count += 1
+            choice = self.choices[name] = (*price(victims), name, self.count, victims)
+            heappush(self.heap, choice)
+
+    def cheapest(self, avoid: Collection[str], copies_on: Collection[str]) -> MadeRoom | None:
+        while self.heap and self.choices.get(self.heap[0][3]) is not self.heap[0]:
+            heappop(self.heap)
+        best = self.heap[0] if self.heap else None
+        if avoid or copies_on:
+            allowed = (choice for name, choice in self.choices.items() if name not in avoid)
+            best = min(allowed, key=lambda it: (it[0], it[1], it[3] in copies_on, it[2], it[3]), default=None)
+        return None if best is None else MadeRoom(best[3], best[5])
 
 
-def _one_victim(
-    spec: WorkloadSpec,
-    able: Sequence[DeviceRoom],
-    tenants: Mapping[str, Sequence[Tenant]],
-    copies_on: Collection[str],
-) -> MadeRoom | None:
-    """The common case, found in one pass: a single best-effort victim, which nothing is cheaper than."""
-    best: tuple[tuple[bool, int, str, str], Tenant] | None = None
-    if spec.rank == "best_effort":
-        return None
-    for room in able:
-        name = room.device.id
-        lack_milli, lack_bytes = spec.min_milli - room.free_milli, spec.memory_bytes - room.free_bytes
-        if lack_milli <= 0 and lack_bytes <= 0:
-            return MadeRoom(name, ())
-        for each in tenants.get(name, ()):
-            if each.milli >= lack_milli and each.memory_bytes >= lack_bytes and each.rank == "best_effort":
-                cost = (name in copies_on, each.milli, name, each.lease)
-                best = (cost, each) if best is None or cost < best[0] else best
-    return None if best is None else MadeRoom(best[0][2], (best[1],))
+def _givers(spec: WorkloadSpec, room: DeviceRoom, tenants: Sequence[Tenant]) -> tuple[Tenant, ...] | None:
+    """Who gives way on one device; the common case, a single best-effort victim, is found in one pass."""
+    lack_milli, lack_bytes = spec.min_milli - room.free_milli, spec.memory_bytes - room.free_bytes
+    lower = [each for each in tenants if RANK[each.rank] > RANK[spec.rank]]
+    if lack_milli > 0 or lack_bytes > 0:
+        able = [each for each in lower if each.milli >= lack_milli and each.memory_bytes >= lack_bytes]
+        single = [(each.milli, each.lease, each) for each in able if each.rank == "best_effort"]
+        if single:
+            return (min(single)[2],)
+    return choose_victims(lower, lack_milli, lack_bytes)
 
 
-def choose_victims(
-    lower: Sequence[Tenant], lack_milli: int, lack_bytes: int, most: tuple[int, int] | None = None
-) -> tuple[Tenant, ...] | None:
-    """The cheapest of some tenants that free so much together; None when all of them do not.
-
-    Args:
-        most: burstable and best-effort victims of a choice already known; None for one that takes more, too.
-    """
+def choose_victims(lower: Sequence[Tenant], lack_milli: int, lack_bytes: int) -> tuple[Tenant, ...] | None:
+    """The cheapest of some tenants that free so much together; None when all of them do not."""
     if not _enough(lower, lack_milli, lack_bytes):
         return None
     gentle = [each for each in lower if each.rank == "best_effort"]
@@ -107,7 +132,7 @@ def choose_victims(
     ordered = sorted(lower, key=lambda each: (-RANK[each.rank], -each.milli, -each.memory_bytes, each.lease))
     if len(ordered) > EXACT:
         return _greedy(ordered, lack_milli, lack_bytes)
-    return _exact(ordered, lack_milli, lack_bytes, most or (len(ordered), 0))
+    return _exact(ordered, lack_milli, lack_bytes)
 
 
 def price(victims: Sequence[Tenant]) -> Price:
@@ -121,15 +146,11 @@ def _enough(victims: Sequence[Tenant], lack_milli: int, lack_bytes: int) -> bool
     )
 
 
-def _exact(
-    ordered: Sequence[Tenant], lack_milli: int, lack_bytes: int, most: tuple[int, int]
-) -> tuple[Tenant, ...] | None:
+def _exact(ordered: Sequence[Tenant], lack_milli: int, lack_bytes: int) -> tuple[Tenant, ...] | None:
     """Try few before many; the first number of victims that can suffice holds the cheapest choice."""
     firm = [each for each in ordered if each.rank == "burstable"]
     soft = [each for each in ordered if each.rank != "burstable"]
     for some, others in product(range(len(firm) + 1), range(len(soft) + 1)):
-        if (some, others) > most:
-            break
         pairs = product(combinations(firm, some), combinations(soft, others))
         enough = [f + s for f, s in pairs if _enough(f + s, lack_milli, lack_bytes)]
         if enough:

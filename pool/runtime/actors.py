@@ -115,7 +115,9 @@ class RayGround:
         resource = resource_of(order.device.id)
         # A node that was not started with the device's resource has no admission by Ray: the ledger's is enough.
         has_it = resource in self._resources.get(site.node_id, {})
-        needs = {resource: order.lease.milli / 1000} if has_it and order.lease.milli else {}
+        # One that is to stand by gives its share back while it runs, which Ray cannot be told.
+        counts = has_it and order.lease.milli > 0 and not order.spec.stands
+        needs = {resource: order.lease.milli / 1000} if counts else {}
         variables: dict[str, str] = dict.fromkeys(THREAD_VARIABLES, str(max(1, len(order.device.cores))))
         if site.index is not None:
             variables[VISIBLE[order.device.kind]] = str(site.index)

@@ -1,7 +1,14 @@
-"""The agent of one node: keeps the gates of its devices, reads them, and writes what the controller says."""
+"""The agent of one node: keeps the gates of its devices, reads them, and writes what the controller says.
+
+A member of a gate that a signal has stopped keeps its turn and its lease, and nothing is heard of it. The agent ends
+it, so that it is lost as one that died, and what it did goes on elsewhere.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
+import signal
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -9,10 +16,14 @@ from pathlib import Path
 from configs.errors import Conflict, NotFound, RecpoolError
 from pool.gate import layout
 from pool.gate.control import GateControl
-from pool.gate.readings import weights_milli
+from pool.gate.readings import GateReading, SlotView, weights_milli
 from pool.gate.segment import GateSegment
 from pool.runtime import discovery
 from pool.runtime.messages import Cut, GateOrder, NodeFound, NodeReading
+
+log = logging.getLogger("recpool.pool")
+STOPPED = "T"
+"""State of a process that a signal has stopped; one that a debugger holds is ``t`` (proc(5))."""
 
 
 class NodeAgent:
@@ -22,6 +33,7 @@ class NodeAgent:
         self._lock = threading.Lock()
         self._gates: dict[str, tuple[GateSegment, GateControl]] = {}
         self._epoch = 0
+        self._stopped: set[tuple[str, int, int]] = set()
 
     def discover(self, folder: Path) -> NodeFound:
         """What the node has, and the newest epoch that its gates in a folder have seen."""
@@ -49,12 +61,14 @@ class NodeAgent:
                 self._gates[device_id] = segment, GateControl(segment, order.epoch)
 
     def read(self) -> NodeReading:
-        """Every gate, dead members swept; that it answers is its heartbeat."""
+        """Every gate, dead members swept and those ended that were stopped at the last reading, too; that it answers
+        is its heartbeat."""
         readings = []
         with self._lock:
             for segment, _ in self._gates.values():
                 segment.sweep()
                 readings.append(segment.read())
+            self._end_stopped(readings)
             return NodeReading(self._epoch, tuple(readings))
 
     def cut(self, cut: Cut) -> None:
@@ -71,9 +85,33 @@ class NodeAgent:
                 with suppress(NotFound):  # one has left since
                     gate[1].set_weights({name: weight for name, weight in cut.weights.items() if name in members})
 
+    def _end_stopped(self, readings: list[GateReading]) -> None:
+        stopped = {
+            (reading.device_id, slot.slot, slot.generation): slot
+            for reading in readings
+            for slot in reading.slots
+            if is_stopped(slot)
+        }
+        for membership in self._stopped & stopped.keys():
+            slot = stopped[membership]
+            log.error("%s (process %d) is ended: a signal has stopped it", slot.workload, slot.pid)
+            with suppress(ProcessLookupError):
+                os.kill(slot.pid, signal.SIGKILL)
+        self._stopped = set(stopped)
+
     def _check(self, epoch: int) -> None:
         if epoch < self._epoch:
             raise Conflict(f"agent: epoch {epoch} is over, a controller of epoch {self._epoch} has taken over")
+
+
+def is_stopped(slot: SlotView) -> bool:
+    """Whether a signal has stopped the process that joined; its id may be another's by now."""
+    try:
+        stat = Path(f"/proc/{slot.pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    fields = stat.rpartition(")")[2].split()  # from the third on: the second is a name that may hold anything
+    return fields[0] == STOPPED and int(fields[19]) == slot.pid_start
 
 
 def newest_epoch(folder: Path) -> int:

@@ -23,7 +23,9 @@ from pool.policy.decisions import (
     Requeue,
     Resume,
     SetShares,
+    StandBy,
 )
+from pool.runtime import claiming
 from pool.runtime.messages import Cut, Factory, HostOrder, Order, Verb
 from pool.runtime.state import Crew, Leaving, PoolState, Seat
 
@@ -70,6 +72,8 @@ class Applier:
                     self._migrate(decision)
                 case PromoteShadow():
                     self._promote(decision)
+                case StandBy():
+                    self._stand_by(decision)
                 case SetShares():
                     self._cut(decision)
                 case Park():
@@ -143,6 +147,7 @@ class Applier:
         except REFUSED as error:
             self.note(name, f"{verb} {name} on {decision.device} waits", error.message)
             return
+        record.placement = decision.reason
         self.note(name, f"{verb} {name} on {decision.device} with {decision.milli} milli", decision.reason)
         self.start(lease)
 
@@ -181,11 +186,25 @@ class Applier:
         except REFUSED as error:
             self.note(decision.lease, f"{what} waits", error.message)
             return
+        record.placement = decision.reason
         self.note(decision.lease, what, decision.reason)
 
     def _promote(self, decision: PromoteShadow) -> None:
-        self._state.ledger.resize(decision.lease, decision.milli, decision.memory_bytes, self._state.ledger.epoch)
-        self.note(decision.lease, f"promote {decision.workload} on {decision.device}", decision.reason)
+        state, what = self._state, f"promote {decision.workload} on {decision.device}"
+        if decision.lease in state.claims:  # it serves at once, and grows as others leave
+            claiming.promote(state, decision.lease, self._now_s)
+        else:
+            try:
+                state.ledger.resize(decision.lease, decision.milli, decision.memory_bytes, state.ledger.epoch)
+            except REFUSED as error:
+                self.note(decision.lease, f"{what} waits", error.message)
+                return
+        self.note(decision.lease, what, decision.reason)
+
+    def _stand_by(self, decision: StandBy) -> None:
+        if decision.lease in self._state.claims:
+            claiming.stand_by(self._state, decision.lease, self._now_s)
+            self.note(decision.lease, f"stand by {decision.workload} on {decision.device}", decision.reason)
 
     def _cut(self, decision: SetShares) -> None:
         site = self._state.sites.get(decision.device)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import ValidationError
+
 from configs.errors import Conflict, InvalidRequest, NotFound
 from pool.policy.observation import DeviceHealth
 from pool.runtime.applying import Applier
@@ -18,7 +20,8 @@ def submit(state: PoolState, spec: WorkloadSpec, now_s: float) -> Record:
     """Declare a workload.
 
     Raises:
-        Conflict: the name is that of a live workload. InvalidRequest: no device could ever hold it.
+        Conflict: the name is that of a live workload. InvalidRequest: a field is out of its range, or no device
+            could ever hold it; with the book.
     """
     before = state.records.get(spec.name)
     served = any(each.claim.workload == spec.name for each in state.claims.values())
@@ -29,6 +32,7 @@ def submit(state: PoolState, spec: WorkloadSpec, now_s: float) -> Record:
         raise Conflict(f"the earlier workload {spec.name!r} has not left its device yet; ask again")
     if spec.kind in ONE_COPY and spec.replicas > 1:
         raise InvalidRequest(f"replicas: {spec.kind} work has one copy, {spec.replicas} are asked for", "replicas")
+    _check_fields(state, spec)
     _check_memory(state, spec)
     record = Record(WorkloadState(spec, reason="waits for the next tick"), now_s)
     state.records.pop(spec.name, None)  # the newest comes last
@@ -96,6 +100,16 @@ def known(state: PoolState, name: str) -> Record:
         names = [*state.records, *sorted({each.claim.workload for each in state.claims.values()})]
         raise NotFound(f"no workload {name!r:.80} to change; known: {', '.join(names) or 'none'}")
     return state.records[name]
+
+
+def _check_fields(state: PoolState, spec: WorkloadSpec) -> None:
+    """A spec that a client made without having it checked."""
+    try:
+        WorkloadSpec.model_validate(spec.model_dump(warnings=False))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(map(str, first["loc"])) or "body"
+        raise InvalidRequest(f"{field}: {first['msg']}; {state.ledger.book()}", field) from None
 
 
 def _check_memory(state: PoolState, spec: WorkloadSpec) -> None:

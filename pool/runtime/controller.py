@@ -19,11 +19,12 @@ from configs.pool_settings import PoolSettings
 from pool.policy import planner
 from pool.runtime import commands
 from pool.runtime.applying import Applier, Places
-from pool.runtime.claiming import claim_slice, give_back
+from pool.runtime.claiming import claim_slice, give_back, roles
 from pool.runtime.inventory import sites_of
 from pool.runtime.journal import Journal
+from pool.runtime.knowledge import Knowledge
 from pool.runtime.messages import Claim, Claimed, NodeFound, Polled, RayNode
-from pool.runtime.observing import Predict, observe
+from pool.runtime.observing import observe
 from pool.runtime.records import Record
 from pool.runtime.reporting import report, workload_reports
 from pool.runtime.settling import Settler
@@ -53,7 +54,8 @@ class PoolController:
     Every method raises Unavailable before `start` has taken over, and Conflict once another controller has.
 
     Args:
-        predict: what is known of the cost of a workload, by kind of device.
+        knowledge: of the costs of workloads; None: nothing is known.
+        announce: told of each serving replica whether it stands by, at every tick and claim; it decides what is news.
     """
 
     def __init__(
@@ -61,11 +63,13 @@ class PoolController:
         settings: PoolSettings,
         ground: Ground,
         places: Places,
-        predict: Predict = lambda spec: {},
+        knowledge: Knowledge | None = None,
         clocks: Clocks | None = None,
+        announce: Callable[[Mapping[str, bool]], None] = lambda roles: None,
     ):
         self._settings, self._ground, self._places = settings, ground, places
-        self._predict, self._clocks = predict, clocks or Clocks()
+        self._knowledge, self._clocks = knowledge or Knowledge(settings), clocks or Clocks()
+        self._announce = announce
         self._journal = Journal(places.workloads, self._clocks.wall() - self._clocks.monotonic())
         self._lock = threading.RLock()
         self._state: PoolState | None = None
@@ -103,7 +107,7 @@ class PoolController:
 
     def workloads(self) -> tuple[WorkloadReport, ...]:
         with self._lock:
-            return workload_reports(self._open(), self._clocks.monotonic())
+            return workload_reports(self._open(), self._clocks.monotonic(), self._knowledge.of)
 
     def workload(self, name: str) -> WorkloadReport:
         """Raises NotFound listing the known names."""
@@ -115,7 +119,8 @@ class PoolController:
     def report(self) -> PoolReport:
         with self._lock:
             now_s = self._clocks.monotonic()
-            return report(self._open(), now_s, now_s - self._ticked_s, self._settings.runtime.suspect_after_s)
+            suspect_after_s = self._settings.runtime.suspect_after_s
+            return report(self._open(), now_s, now_s - self._ticked_s, suspect_after_s, self._knowledge.of)
 
     # --- what serving replicas ask
 
@@ -125,7 +130,10 @@ class PoolController:
             state = self._open()
             lease = claim_slice(state, claim, self._clocks.monotonic())
             self._write(state)
-            return Claimed(lease, state.ledger.device(lease.device), self._places.gates, self._settings.runtime.renew_s)
+            self._announce(roles(state))
+            device, shadow = state.ledger.device(lease.device), state.stands_by(lease.id)
+        self._knowledge.hear_claim(claim, device)
+        return Claimed(lease, device, self._places.gates, self._settings.runtime.renew_s, shadow)
 
     def unclaim(self, holder: str) -> None:
         """A replica leaves."""
@@ -139,6 +147,10 @@ class PoolController:
     def closed(self) -> str | None:
         """Why it does nothing any more: another controller has taken over; None while it works."""
         return self._closed
+
+    def stand_by(self, why: str) -> None:
+        """What it says to those who ask before it takes over."""
+        self._why_not = why
 
     def start(self) -> None:
         """Take over what runs.
@@ -171,9 +183,11 @@ class PoolController:
                 self._open_missing(state, polled)
                 applier = self._applier()
                 Settler(state, self._ground, applier, self._settings, now_s, wall_s).take(polled)
-                seen = observe(state, now_s, self._settings, self._predict)
+                self._knowledge.hear_results(polled.statuses, {key: each.device for key, each in state.sites.items()})
+                seen = observe(state, now_s, self._settings, self._knowledge.of)
                 decisions, state.planner = planner.tick(seen, state.planner, now_s, self._settings)
                 applier.apply(decisions)
+                self._announce(roles(state))
                 _explain(state)
                 state.ledger.check_integrity()
                 self._write(state)
@@ -241,7 +255,7 @@ class PoolController:
 
     def _close(self, why: Fenced) -> None:
         log.error("this controller ends: %s", why.message)
-        self._closed = why.message
+        self._closed = why.message if self._state is None else f"{why.message}; {self._state.ledger.book()}"
 
 
 def _refuse_if_fenced(polled: Polled, epoch: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import threading
 import time
@@ -9,14 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from configs.errors import ConfigError, RecpoolError
+from configs.errors import ConfigError
 from configs.pool_settings import PoolSettings
-from pool.device import DeviceKind
-from pool.policy.cost_model import Prediction, predict
 from pool.profiles import ProfileStore
+from pool.release_costs import ReleaseCosts, ReleaseShape
 from pool.runtime.actors import RayGround
 from pool.runtime.applying import Places
 from pool.runtime.controller import PoolController
+from pool.runtime.controller_lock import ControllerLock
+from pool.runtime.knowledge import Knowledge
 from pool.runtime.messages import Claim, Claimed, Factory
 from pool.runtime.state import Fenced
 from pool.views import PoolReport, WorkloadReport
@@ -34,16 +36,20 @@ class ControllerOrder:
 
     Attributes:
         folder: of the workloads and the journal; gates: of the gates, on every node.
-        profiles: folder of measured latencies; there need not be one.
+        profiles: folder of measured latencies; what runs is measured into it.
+        releases: whose graphs are counted.
         namespace: of the pool's actors.
+        announcer: makes what is told which serving replicas stand by, of its argument; None: nobody is told.
     """
 
     settings: PoolSettings
     folder: Path
     gates: Path
     profiles: Path
+    releases: ReleaseShape
     factory: Factory
     namespace: str
+    announcer: Factory | None = None
 
 
 class ControllerActor:
@@ -51,9 +57,13 @@ class ControllerActor:
 
     def __init__(self, order: ControllerOrder):
         places = Places(order.folder, order.gates, order.factory, order.settings.runtime.checkpoint_s)
-        known = _predictor(ProfileStore(order.profiles), order.settings)
+        costs = ReleaseCosts(order.releases)
+        knowledge = Knowledge(order.settings, ProfileStore(order.profiles), costs)
         self._tick_s = order.settings.runtime.tick_s
-        self._controller = PoolController(order.settings, RayGround(order.namespace), places, known)
+        announce = _announce(order.announcer)
+        ground = RayGround(order.namespace)
+        self._controller = PoolController(order.settings, ground, places, knowledge, announce=announce)
+        self._lock = ControllerLock(order.folder)
         threading.Thread(target=self._run, name="ticks", daemon=True).start()
 
     def submit(self, spec: WorkloadSpec) -> WorkloadReport:
@@ -88,6 +98,9 @@ class ControllerActor:
 
     def _run(self) -> None:
         """The edge of the ticking thread: whatever fails is logged and tried again, until another takes over."""
+        while (holder := self._lock.take()) is not None:
+            self._controller.stand_by(f"another controller, {holder}, is at work; this one waits for its end")
+            time.sleep(self._tick_s)
         try:
             while not self._try(self._controller.start):
                 time.sleep(RETRY_S)
@@ -96,7 +109,7 @@ class ControllerActor:
                 wait_s = self._tick_s if self._try(self._controller.tick) else RETRY_S
                 time.sleep(max(0.0, begun_s + wait_s - time.monotonic()))
         except Fenced:  # it has been logged; the methods go on to say so
-            return
+            self._lock.release()
 
     def _try(self, action: Callable[[], None]) -> bool:
         try:
@@ -112,21 +125,8 @@ class ControllerActor:
         return False
 
 
-def _predictor(
-    profiles: ProfileStore, settings: PoolSettings
-) -> Callable[[WorkloadSpec], Mapping[DeviceKind, Prediction]]:
-    """What was measured of a workload's model; nothing for models that never were, or whose file is damaged."""
-
-    def known(spec: WorkloadSpec) -> Mapping[DeviceKind, Prediction]:
-        try:
-            measured = profiles.profiles(spec.model, spec.version or "")
-        except RecpoolError:
-            return {}
-        found: dict[DeviceKind, Prediction] = {}
-        for kind, profile in measured.items():
-            prediction = predict(spec, kind, profile, None, settings)
-            if prediction is not None:
-                found[kind] = prediction
-        return found
-
-    return known
+def _announce(announcer: Factory | None) -> Callable[[Mapping[str, bool]], None]:
+    if announcer is None:
+        return lambda roles: None
+    module, _, name = announcer.path.partition(":")
+    return getattr(importlib.import_module(module), name)(announcer.argument)

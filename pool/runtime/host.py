@@ -114,6 +114,8 @@ class WorkloadHost:
             self._checkpoint_at_s = time.monotonic() if resumed else None
             self._say(phase="running", resumed=resumed, progress=work.progress())
             leave = self._work(work, slot)
+        if leave is None and order.spec.stands:
+            leave = self._stand(work)
         if leave is None:
             self._checkpoint(work)  # its result may take long, and must not cost the work before it
             return "succeeded", "its work is done", work.result()
@@ -138,6 +140,18 @@ class WorkloadHost:
             if done:
                 self._say(progress=work.progress())
         return None
+
+    def _stand(self, work: Work) -> str:
+        """Stay outside of the gate, with everything that was loaded, until it is to leave (why)."""
+        with self._lock:
+            lease = replace(self._status.lease, milli=0)
+        progress = replace(work.progress(), doing="stands by")
+        self._say(lease=lease, progress=progress, result=work.result(), stands=True)
+        while self._leave is None:
+            time.sleep(TURN_WAIT_S)
+        if self._leave == "preempt":
+            self._checkpoint(work)
+        return self._leave
 
     @staticmethod
     def _step_in_turn(work: Work, slot: GateSlot, stepper: MicroStepper) -> int | None:

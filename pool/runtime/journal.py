@@ -36,6 +36,7 @@ class RecordRow(Branch):
     crashes_at_s: tuple[float, ...]
     held: bool
     result: dict[str, Any]
+    placement: str = ""
 
 
 class JournalRow(Branch):
@@ -119,7 +120,7 @@ class Journal:
 
 def _plain(claim: Claim) -> dict[str, Any]:
     """A claim without what changes from second to second, so that the journal is written when something changed."""
-    return {**vars(claim), "lease": None, "p99_ms": None, "queue": 0}
+    return {**vars(claim), "lease": None, "p99_ms": None, "queue": 0, "batches": ()}
 
 
 def _row(record: Record, since_s: float) -> dict[str, Any]:
@@ -134,6 +135,7 @@ def _row(record: Record, since_s: float) -> dict[str, Any]:
         "crashes_at_s": [at_s + since_s for at_s in record.crashes_s],
         "held": record.held,
         "result": dict(record.result),
+        "placement": record.placement,
     }
 
 
@@ -144,4 +146,5 @@ def _record(row: RecordRow, since_s: float) -> Record:
         crashes_s=tuple(at_s - since_s for at_s in row.crashes_at_s),
         held=row.held,
         result=row.result,
+        placement=row.placement,
     )

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pool.device import Device
 from pool.gate.readings import GateReading
 from pool.lease import Lease
+from pool.policy.latency import BatchTime
 from pool.work import Progress
 from pool.workload import WorkloadSpec
 
@@ -135,6 +136,7 @@ class HostStatus:
         pid: of its process.
         epoch: the newest it has heard of.
         end: how it ended; None while it runs.
+        stands: its work is done, and it stays as it is; its lease holds memory alone then.
         checkpointed_s: seconds since its last checkpoint, None before the first.
         resumed: it goes on from a checkpoint.
     """
@@ -150,6 +152,7 @@ class HostStatus:
     checkpointed_s: float | None = None
     resumed: bool = False
     result: Mapping[str, Any] = field(default_factory=dict)
+    stands: bool = False
 
 
 @dataclass(frozen=True)
@@ -202,7 +205,12 @@ class Claim:
     Attributes:
         holder: names the replica as long as it lives.
         lease: what it holds; None when it asks for the first time.
+        shadow: its role, as it was told last: it stands by.
+        copies: of its workload that are to serve; those beyond stand by. 0: all serve.
+        replica: by which the ingress knows it.
+        pid: of its process, on its node; 0 when it does not say.
         p99_ms, queue: of what it serves, lately.
+        batches: what its batches took lately, by their rows; empty where its models run elsewhere.
     """
 
     holder: str
@@ -216,13 +224,23 @@ class Claim:
     lease: Lease | None = None
     p99_ms: float | None = None
     queue: int = 0
+    batches: tuple[BatchTime, ...] = ()
+    shadow: bool = False
+    copies: int = 0
+    replica: str = ""
+    pid: int = 0
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """The slice of a serving replica; it joins the gate of that device as guaranteed."""
+    """The slice of a serving replica; it joins the gate of that device as guaranteed.
+
+    Attributes:
+        shadow: it stands by, and is given no calls until it is promoted.
+    """
 
     lease: Lease
     device: Device
     gate_folder: Path
     renew_s: float
+    shadow: bool = False

@@ -25,6 +25,7 @@ class Record:
     Attributes:
         queued_s, crashes_s: monotonic; ``queued_s`` is since when it waits or waited first.
         held: preempted by a person, and waits for one to resume it.
+        placement: why its device was chosen.
     """
 
     state: WorkloadState
@@ -33,6 +34,7 @@ class Record:
     held: bool = False
     progress: Progress | None = None
     result: Mapping[str, Any] = field(default_factory=dict)
+    placement: str = ""
 
     @property
     def spec(self) -> WorkloadSpec:
@@ -70,6 +72,9 @@ class Record:
         if status.phase == "running" and self.phase == "starting":
             resumed = "goes on from its checkpoint" if status.resumed else "runs"
             self.goes("running", f"{resumed} on {status.lease.device}", status.lease.device)
+        if status.stands and self.phase == "running":
+            self.goes("running", f"its work is done; it stands by on {status.lease.device}")
+            self.result = status.result
 
     def report(self, now_s: float) -> WorkloadReport:
         spec, progress = self.spec, self.progress
@@ -85,6 +90,7 @@ class Record:
             spec=spec.model_dump(mode="json"),
             progress=progress.share if progress is not None and progress.total else None,
             result=self.result,
+            placement=self.placement,
         )
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pool.device import Device
 from pool.lease import Lease
+from pool.runtime.knowledge import Know, Known
 from pool.runtime.metering import Meters
-from pool.runtime.observing import all_meters, serving_spec
+from pool.runtime.observing import all_meters, served_spec, serving_spec
 from pool.runtime.state import PoolState
-from pool.views import DeviceReport, PoolReport, SliceReport, WorkloadReport
-from pool.workload import WorkloadState
+from pool.views import CostReport, DeviceReport, PoolReport, SliceReport, WorkloadReport
+from pool.workload import WorkloadSpec
 
 SERVED_BY = "Serve runs it"
+AT_HOME = "on the node of its replica: a device of its tier, with the fewest copies of it, then the most share free"
+"""See `claiming`."""
 
 
-def report(state: PoolState, now_s: float, age_s: float, suspect_after_s: float) -> PoolReport:
+def report(state: PoolState, now_s: float, age_s: float, suspect_after_s: float, know: Know) -> PoolReport:
     """The whole pool.
 
     Args:
@@ -22,25 +27,47 @@ def report(state: PoolState, now_s: float, age_s: float, suspect_after_s: float)
     """
     meters = all_meters(state)
     devices = tuple(_device(state, device, meters, now_s, suspect_after_s) for device in state.ledger.devices())
-    return PoolReport(state.ledger.epoch, age_s, devices, workload_reports(state, now_s), tuple(state.decisions))
+    workloads = workload_reports(state, now_s, know)
+    return PoolReport(state.ledger.epoch, age_s, devices, workloads, tuple(state.decisions), state.ledger.book())
 
 
-def workload_reports(state: PoolState, now_s: float) -> tuple[WorkloadReport, ...]:
+def workload_reports(state: PoolState, now_s: float, know: Know) -> tuple[WorkloadReport, ...]:
     """Declared workloads in the order they came, then those that Serve runs."""
-    declared = [record.report(now_s) for record in state.records.values()]
-    return (*declared, *_served(state))
+    records = state.records.values()
+    declared = [replace(each.report(now_s), costs=cost_reports(each.spec, know(each.spec))) for each in records]
+    return (*declared, *_served(state, know))
 
 
-def _served(state: PoolState) -> list[WorkloadReport]:
+def cost_reports(spec: WorkloadSpec, known: Known) -> tuple[CostReport, ...]:
+    """By kind of device, in the order of the workload's tiers."""
+    found, rows = [], spec.attributes.batch_rows
+    for kind, used in known.predictions.items():
+        graph, profile = known.by_graph.get(kind), known.profiles.get(kind)
+        measured_ms = profile.latency(rows).p99_ms if profile else None
+        predicted_ms = graph.latency_ms if graph else None
+        emulated = profile is not None and profile.emulated
+        found.append(CostReport(kind, rows, predicted_ms, measured_ms, emulated, used.share_milli, used.source))
+    return tuple(found)
+
+
+def _served(state: PoolState, know: Know) -> list[WorkloadReport]:
     found: dict[str, WorkloadReport] = {}
     for lease_id, claimed in state.claims.items():
         name = claimed.claim.workload
         if name not in found:
-            leases = state.ledger.leases(workload=name)
-            spec = serving_spec(claimed.claim, len(leases), min((each.milli for each in leases), default=1))
-            state_ = WorkloadState(spec, "running", SERVED_BY, state.ledger.lease(lease_id).device)
+            spec = served_spec(state, [each for each in state.ledger.leases(workload=name) if each.id in state.claims])
             found[name] = WorkloadReport(
-                name, spec.kind, spec.rank, state_.phase, SERVED_BY, state_.device, 0, 0.0, spec.model_dump(mode="json")
+                name=name,
+                kind=spec.kind,
+                priority=spec.rank,
+                phase="running",
+                reason=SERVED_BY,
+                device=state.ledger.lease(lease_id).device,
+                restarts=0,
+                queued_s=0.0,
+                spec=spec.model_dump(mode="json"),
+                placement=AT_HOME,
+                costs=cost_reports(spec, know(spec)),
             )
     return list(found.values())
 
@@ -88,4 +115,5 @@ def _slice(state: PoolState, lease: Lease, metered: Meters | None) -> SliceRepor
         progress=progress.share if progress is not None and progress.total else None,
         steps_per_s=seat.steps_per_s if seat else None,
         preemptions=metered.preemptions if metered else 0,
+        shadow=state.stands_by(lease.id) or (status is not None and status.stands),
     )

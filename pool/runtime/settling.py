@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from configs.pool_settings import PoolSettings
 from pool.runtime.applying import Applier
+from pool.runtime.claiming import gone
 from pool.runtime.messages import HostStatus, Order, Polled
 from pool.runtime.state import Crew, PoolState, Seat
 from pool.work import Progress
@@ -36,6 +37,7 @@ class Settler:
             if seat is not None:
                 self._lose(seat, why)
         self._end_silent()
+        self._end_gone()
         self._end_unrenewed()
         self._warn()
 
@@ -46,8 +48,17 @@ class Settler:
         record = self._state.records.get(seat.workload)
         if record is not None:
             record.told(status)
+        if status.stands:
+            self._shrink(status)
         if status.phase == "ended":
             self._settle(seat, status)
+
+    def _shrink(self, status: HostStatus) -> None:
+        """Book what a host has given back of its slice by itself."""
+        state, held = self._state, self._state.ledger.lease(status.lease.id)
+        if status.lease.milli < held.milli:
+            state.ledger.resize(held.id, status.lease.milli, held.memory_bytes, state.ledger.epoch)
+            self._note(held.id, f"{held.workload} stands by on {held.device}", "its work is done; its share is free")
 
     def _settle(self, seat: Seat, status: HostStatus) -> None:
         """It has left its device: the lease goes back, and the workload on."""
@@ -112,13 +123,21 @@ class Settler:
             elif seat.waits_for is None and self._now_s - seat.seen_s > limit_s:
                 self._lose(seat, f"it said nothing for {limit_s:g} s")
 
+    def _end_gone(self) -> None:
+        """A serving replica whose process has ended needs its slice no more, and others are to know at once."""
+        for lease_id in gone(self._state):
+            self._end_claim(lease_id, "its process is gone")
+
     def _end_unrenewed(self) -> None:
         ttl_s = self._settings.runtime.claim_ttl_s
         for lease_id, claimed in list(self._state.claims.items()):
             if self._now_s - claimed.seen_s > ttl_s:
-                del self._state.claims[lease_id]
-                self._state.release(lease_id)
-                self._note(lease_id, f"release {claimed.claim.workload}", f"it did not renew for {ttl_s:g} s")
+                self._end_claim(lease_id, f"it did not renew for {ttl_s:g} s")
+
+    def _end_claim(self, lease_id: str, why: str) -> None:
+        claimed = self._state.claims.pop(lease_id)
+        self._state.release(lease_id)
+        self._note(lease_id, f"release {claimed.claim.workload}", why)
 
     def _warn(self) -> None:
         """Let the work on a device that may be lost save what it has, once."""

@@ -70,10 +70,18 @@ class Seat:
 
 @dataclass
 class ClaimSeat:
-    """A serving replica and the lease it has; it renews that by itself."""
+    """A serving replica and the lease it has; it renews that by itself.
+
+    Attributes:
+        claim: its last, with the role and the lease that it has now.
+        since_s: monotonic, when it was granted, or changed its role.
+        joined: its process was seen at the gate of its device.
+    """
 
     claim: Claim
     seen_s: float
+    since_s: float
+    joined: bool = False
 
 
 @dataclass
@@ -101,6 +109,11 @@ class PoolState:
     def seats_of(self, workload: str, also_leaving: bool = False) -> list[Seat]:
         seats = [seat for seat in self.seats.values() if seat.workload == workload]
         return [seat for seat in seats if also_leaving or seat.leaving is None]
+
+    def stands_by(self, lease_id: str) -> bool:
+        """Whether it is the lease of a replica that serves nothing until it is promoted."""
+        seat = self.claims.get(lease_id)
+        return seat is not None and seat.claim.shadow
 
     def is_leaving(self, workload: str) -> bool:
         return any(seat.leaving for seat in self.seats.values() if seat.workload == workload)

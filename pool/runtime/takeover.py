@@ -120,7 +120,8 @@ def _adopt(
         else:
             log.warning("lease %s has no place in the book; its host is ended", lease_id)
             ground.kill(lease_id)
-    state.claims = {lease_id: ClaimSeat(claim, now_s) for lease_id, claim in claims.items() if lease_id in adopted}
+    still_held = {lease_id: claim for lease_id, claim in claims.items() if lease_id in adopted}
+    state.claims = {lease_id: ClaimSeat(claim, now_s, now_s) for lease_id, claim in still_held.items()}
 
 
 def _largest_adoptable(ledger: Ledger, held: Mapping[str, Lease]) -> set[str]:

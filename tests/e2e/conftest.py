@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
@@ -21,6 +22,8 @@ from deployments.cluster import Cluster
 
 USERS, ITEMS, EVENTS = 80, 60, 2_000
 COMMAND_TIMEOUT_S = 550
+POOL = {"RECPOOL_POOL__RUNTIME__ENABLED": "true"}
+SHADOW = {"RECPOOL_PLAN__GATEWAY__SHADOWS": "1"}
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,15 @@ class Service:
     @property
     def cluster(self) -> Cluster:
         return Cluster(self.home)
+
+
+def replicas(service: Service) -> dict[str, set[int]]:
+    """Process ids of the running replicas, by deployment."""
+    record = service.cluster.record()
+    headers = {"Authorization": f"Bearer {service.cluster.token()}"}
+    found = httpx.get(f"{record.dashboard}/api/serve/applications/", headers=headers, timeout=30).json()
+    deployments = found["applications"]["recpool"]["deployments"]
+    return {name: {r["pid"] for r in each["replicas"] if r["state"] == "RUNNING"} for name, each in deployments.items()}
 
 
 def free_port() -> int:
@@ -80,20 +92,49 @@ def commands(home: Path, **more: str) -> Commands:
     return Commands(home, {"RECPOOL_HOME": str(home), "RECPOOL_SERVING__PORT": str(free_port()), **more})
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("home")
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "running" in metafunc.fixturenames:
+        data = "movielens" if "movielens" in metafunc.fixturenames else "own"
+        metafunc.parametrize("running", [data], indirect=True, scope="package")
 
 
-@pytest.fixture(scope="module")
-def recpool(home) -> Commands:
-    return commands(home, RECPOOL_DATASET="mine")
+@pytest.fixture(scope="package")
+def running(request, tmp_path_factory) -> Iterator[Service]:
+    """One service at a time: pytest runs the tests of one together, and ends it before the other begins."""
+    folder = tmp_path_factory.mktemp(request.param)
+    recpool = commands(folder, **POOL)
+    if request.param == "own":
+        recpool = commands(folder, RECPOOL_DATASET="mine", **POOL, **SHADOW)
+        recpool("ingest", str(clicks(folder)), "--column", "user_id=who", "--column", "item_id=what")
+    with brought_up(recpool) as service:
+        yield service
 
 
-@pytest.fixture(scope="module")
-def own_data(tmp_path_factory) -> Path:
+@pytest.fixture(scope="package")
+def service(running) -> Service:
+    """Somebody's own data, ingested, trained on and served; a test leaves it as good as it found it."""
+    return running
+
+
+@pytest.fixture(scope="package")
+def movielens(running) -> Service:
+    """What `make up` brings up on a bare machine: MovieLens-1M, trained by the quick recipe."""
+    return running
+
+
+@pytest.fixture
+def recpool(service) -> Commands:
+    return Commands(service.home, service.environment)
+
+
+@pytest.fixture
+def home(service) -> Path:
+    return service.home
+
+
+def clicks(folder: Path) -> Path:
     """Interactions with nothing but two ids, which hold slashes, spaces and other scripts."""
-    file = tmp_path_factory.mktemp("data") / "clicks.csv"
+    file = folder / "clicks.csv"
     random = np.random.default_rng(7)
     users, items = random.integers(0, USERS, EVENTS), random.zipf(1.3, EVENTS) % ITEMS
     with file.open("w", encoding="utf-8", newline="") as stream:
@@ -101,18 +142,3 @@ def own_data(tmp_path_factory) -> Path:
         writer.writerow(["who", "what"])
         writer.writerows((f"пользователь/{u}", f"товар {i}/é") for u, i in zip(users, items, strict=True))
     return file
-
-
-@pytest.fixture(scope="module")
-def service(recpool, own_data) -> Iterator[Service]:
-    """Own data, ingested, trained on and served."""
-    recpool("ingest", str(own_data), "--column", "user_id=who", "--column", "item_id=what")
-    with brought_up(recpool) as service:
-        yield service
-
-
-@pytest.fixture(scope="module")
-def movielens(tmp_path_factory) -> Iterator[Service]:
-    """What `make up` brings up on a bare machine: MovieLens-1M, trained by the quick recipe."""
-    with brought_up(commands(tmp_path_factory.mktemp("ml"))) as service:
-        yield service

@@ -5,139 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-import socket
+import signal
 import subprocess
+import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 
 import httpx
 import psutil
-from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, ServerConfig
-from ray.serve.config import HTTPOptions
 
 from configs.ingress_settings import IngressSettings
 from deployments import processes
-from deployments.haproxy import LAUNCHER, haproxy_rules, write_launcher
-from deployments.haproxy_launcher import CURRENT, FAILED_START_S
+from deployments.haproxy import LAUNCHER
+from deployments.haproxy_launcher import FAILED_START_S, WATCH_LOG
 from serving.schemas import MAX_TIMEOUT_MS
-
-CALM = {"check_ms": 10_000}
-"""A test that is not about checks should not turn on how busy the machine is."""
-CALL = {"url": "/v1/recommend", "json": {"k": 1}}
-
-
-class Replica:
-    """Answers health checks, and every other request by `answer`; keeps the heads of those requests."""
-
-    def __init__(self, answer: Callable[[Replica, bytes], Awaitable[bytes | None]]):
-        self._answer = answer
-        self.heads: list[bytes] = []
-        self.now = self.most = 0
-        self.hung = False
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).lower()
-                length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0] or 0)
-                await reader.readexactly(length)
-                reply = await self._reply(head)
-                if reply is None:
-                    break
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(reply), reply))
-        writer.close()
-
-    async def _reply(self, head: bytes) -> bytes | None:
-        if head.startswith(b"get /-/healthz"):
-            while self.hung:
-                await asyncio.sleep(0.02)
-            return b"success"
-        self.heads.append(head)
-        self.now += 1
-        self.most = max(self.most, self.now)
-        try:
-            return await self._answer(self, head)
-        finally:
-            self.now -= 1
-
-
-async def at_once(replica: Replica, head: bytes) -> bytes:
-    return header(head, "idempotency-key").encode()
-
-
-async def hangs(replica: Replica, head: bytes) -> bytes:
-    await asyncio.sleep(30)
-    return b""
-
-
-async def dies(replica: Replica, head: bytes) -> None:
-    return None
-
-
-def header(head: bytes, name: str) -> str:
-    return head.decode().partition(f"\r\n{name}: ")[2].partition("\r\n")[0]
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
-def end(folder: Path, *started: subprocess.Popen) -> None:
-    """End HAProxy, and what stands in for it."""
-    (folder / CURRENT).unlink(missing_ok=True)  # or its guard would start another
-    for process in started:
-        process.kill()
-        process.wait()
-    for process in processes.daemons_using(folder):
-        process.kill()
-
-
-@contextlib.asynccontextmanager
-async def ingress(
-    folder: Path, replicas: Sequence[Replica], settings: IngressSettings | None = None
-) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of HAProxy in front of these replicas."""
-    settings = settings or IngressSettings(**CALM)
-    front, stats, metrics, *ports = free_ports(3 + len(replicas))
-    write_launcher(folder, haproxy_rules(settings, stats, metrics))
-    servers = [ServerConfig(name=f"r{i}", host="127.0.0.1", port=port) for i, port in enumerate(ports)]
-    api = HAProxyApi(
-        HAProxyConfig(
-            http_options=HTTPOptions(host="127.0.0.1", port=front),
-            socket_path=str(folder / "s"),
-            server_state_base=str(folder),
-            server_state_file=str(folder / "state"),
-            stats_port=stats,
-            metrics_port=metrics,
-            metrics_enabled=False,
-            timeout_server_s=2,
-            retry_on="conn-failure empty-response response-timeout 502 503",
-            retries=3,
-            health_check_inter=f"{settings.check_ms}ms",
-            health_check_fall=3,
-            is_head=True,
-        ),
-        {"http-recpool": BackendConfig(name="http-recpool", path_prefix="/", servers=servers, app_name="recpool")},
-        config_file_path=str(folder / "haproxy.cfg"),
-    )
-    api._generate_config_file_internal()
-    async with contextlib.AsyncExitStack() as stack:
-        client = await stack.enter_async_context(httpx.AsyncClient(base_url=f"http://127.0.0.1:{front}", timeout=20))
-        for replica, port in zip(replicas, ports, strict=True):
-            stack.callback((await asyncio.start_server(replica.serve, "127.0.0.1", port)).close)
-        process = subprocess.Popen([folder / LAUNCHER, "-db", "-f", folder / "haproxy.cfg"])
-        stack.callback(end, folder, process)
-        for _ in range(200):
-            with contextlib.suppress(httpx.HTTPError):
-                await client.get("/-/healthz")
-                break
-            await asyncio.sleep(0.05)
-        yield client
+from tests.integration.ingress import CALL, CALM, PROCESS, Replica, at_once, dies, end, hangs, header, ingress, until
 
 
 async def test_a_call_that_a_replica_hangs_on_is_answered_by_another_under_the_same_key(tmp_path):
@@ -154,6 +36,21 @@ async def test_a_call_that_a_replica_hangs_on_is_answered_by_another_under_the_s
                 assert took_s > MAX_TIMEOUT_MS / 1000
     assert len(good.heads) == 2
     assert hung.heads
+
+
+async def test_a_replica_that_a_signal_stops_is_ended_and_its_calls_are_answered_by_another(tmp_path):
+    """The kernel goes on to accept connections for it, so that only its answers are missing."""
+    with subprocess.Popen([sys.executable, "-c", PROCESS], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        async with ingress(tmp_path, [Replica(at_once)], others=[port]) as client:
+            assert {(await client.post(**CALL)).text == "process" for _ in range(4)} == {True, False}
+            process.send_signal(signal.SIGSTOP)
+            replies = await asyncio.gather(*(client.post(**CALL) for _ in range(6)))
+            assert await asyncio.to_thread(process.wait, 30) == -signal.SIGKILL
+    assert {reply.status_code for reply in replies} == {200}
+    assert "process" not in {reply.text for reply in replies}
+    assert f"{process.pid} was ended: a signal had stopped it" in (tmp_path / WATCH_LOG).read_text()
 
 
 async def test_a_call_that_a_replica_dies_with_is_answered_by_another(tmp_path):
@@ -189,12 +86,6 @@ async def test_a_replica_that_hangs_is_taken_out_and_comes_back(tmp_path):
         await until(is_used, False)
         stalled.hung = False
         await until(is_used, True)
-
-
-async def until(ask: Callable[[], Awaitable[object]], wanted: object) -> None:
-    async with asyncio.timeout(20):
-        while await ask() != wanted:
-            await asyncio.sleep(0.05)
 
 
 class Held:

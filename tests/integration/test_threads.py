@@ -100,7 +100,8 @@ def busy(serve_address, tmp_path):
     def start(share_milli: int, name: str):
         place = placement(share_milli)
         threads = replica_settings(build_settings({}), place).ranking.threads
-        wrap = serve.deployment(name="busy", **replica_options(place))
+        options = {**replica_options(place), "graceful_shutdown_wait_loop_s": 0.1}
+        wrap = serve.deployment(name="busy", **options)
         names.append(name)
         return serve.run(wrap(Busy).bind(threads, str(tmp_path)), name=name, route_prefix=f"/{name}")
 

@@ -1,9 +1,23 @@
-"""Unit tests run without Ray: what starts it fails."""
+"""Unit tests run without Ray: what starts it fails. Those that share trained models run in one worker."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import ray
+
+TRAINED = ("ranking", "recall", "serving/works")
+"""Folders whose tests share models trained once a process; under ``--dist loadgroup`` each folder is one worker's."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        for folder in TRAINED:
+            if item.path.is_relative_to(here / folder):
+                item.add_marker(pytest.mark.xdist_group(folder))
 
 
 @pytest.fixture(autouse=True)

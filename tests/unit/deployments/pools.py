@@ -131,6 +131,15 @@ class FakeController:
         return self.known[name]
 
 
+class Current:
+    """In the place of what the running test has as ``target``: to build an application takes longer than a test."""
+
+    target: Any = None
+
+    def __getattr__(self, method: str) -> Any:
+        return getattr(self.target, method)
+
+
 class FakeHandle:
     """What Ray gives for an actor: ``handle.method.remote(...)`` is awaited; errors are wrapped by ``wrap``."""
 

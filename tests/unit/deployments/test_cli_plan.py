@@ -41,6 +41,15 @@ def test_every_part_is_shown_with_where_it_runs_and_why(plan):
     assert "npu (there is 0)" in " ".join(fine)
 
 
+def test_shadows_are_shown_beside_what_serves_and_count_against_the_machine(plan):
+    profile = {"plan": {"gateway": {"shadows": 1}}, "pool": {"runtime": {"enabled": True}}}
+    code, out, _ = plan(profile)
+    gateway = next(row for row in out.splitlines() if row.startswith("gateway"))
+    assert code == 0 and "8 + 1 shadow " in gateway
+    code, _, err = plan({**profile, "plan": {"gateway": {"shadows": 2, "replicas": 15, "share_milli": 1000}}})
+    assert code == 2 and "17 x 1000" in err
+
+
 def test_as_json_it_is_the_plan_that_is_served(plan):
     profile = {"plan": {"stages": {"fine": {"tier": ["gpu", "cpu"]}}}}
     said = json.loads(plan(profile, "--json")[1])
@@ -59,6 +68,8 @@ def test_as_json_it_is_the_plan_that_is_served(plan):
         ({"gateway": {"fused": False}}, ["plan.gateway.fused", "no such setting"]),
         ({"gateway": {"tier": ["gpu"], "share_milli": 1500}}, ["plan.gateway.share_milli", "1000"]),
         ({"stages": {"fine": {"tier": ["npu"]}}}, ["plan.stages.fine.tier", "the cluster has", "add 'cpu'"]),
+        ({"gateway": {"shadows": 1}}, ["plan.gateway.shadows", "pool.runtime.enabled"]),
+        ({"gateway": {"shadows": 1}, "stages": {"fine": {"fused": False}}}, ["plan.gateway.shadows", "fine"]),
         ({"gateway": {"replicas": 20, "share_milli": 1000}}, ["plan.gateway", "20 x 1000", "16000", "lower replicas"]),
     ],
 )

@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import httpx
@@ -18,11 +19,14 @@ from deployments import cli_pool, pool_ask
 from deployments.pool_client import NO_CONTROLLER, PoolClient
 from deployments.pool_routes import pool_router
 from serving.http import build_http
-from tests.unit.deployments.pools import FakeController, FakeHandle, full_report, workload
+from tests.unit.deployments.pools import Current, FakeController, FakeHandle, full_report, workload
 
 SUBMIT = """submit finetune --name nightly --model fine --version 7 --min-milli 100 --desired-milli 400
     --memory-bytes 1024 --slo-ms 50 --tier gpu --tier cpu --attribute shards=2 --attribute precision=fp16
     --option epochs=2"""
+
+
+INSIDE = "127.0.0.1"
 
 
 class FakeService:
@@ -60,14 +64,22 @@ def controller():
     return FakeController()
 
 
+CURRENT = Current()
+
+
+@cache
+def service(host: str, home: Any) -> Any:
+    settings = Settings.model_validate({"home": home, "serving": {"host": host}})
+    return build_http(FakeService(), settings.serving, [pool_router(settings, PoolClient(lambda: CURRENT))])  # type: ignore
+
+
 @pytest.fixture
 def serve(controller, tmp_path, monkeypatch):
     """Put a service that listens on a host into the place of the network."""
+    CURRENT.target = FakeHandle(controller)
 
-    def start(host: str = "127.0.0.1") -> FakeNet:
-        settings = Settings.model_validate({"home": tmp_path, "serving": {"host": host}})
-        router = pool_router(settings, PoolClient(lambda: FakeHandle(controller)))
-        net = FakeNet(build_http(FakeService(), settings.serving, [router]))  # type: ignore
+    def start(host: str = INSIDE) -> FakeNet:
+        net = FakeNet(service(host, "var" if host == INSIDE else tmp_path))  # inside, no token of a home is asked for
         monkeypatch.setattr(pool_ask.httpx, "request", net.request)
         return net
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ import pytest
 from configs.errors import Conflict, Unavailable
 from configs.settings import build_settings
 from deployments import cluster as module
-from deployments import processes
+from deployments import gates, processes
 from deployments.cluster import Cluster, ClusterRecord, http_address, settings_digest
 
 PYTHON = [sys.executable, "-c"]
@@ -80,11 +81,22 @@ def test_an_unreadable_record_is_none(cluster, content):
     assert cluster.stop() == 0
 
 
-def test_two_commands_at_once_are_a_conflict(cluster):
-    with cluster.lock(), pytest.raises(Conflict, match="at work"), Cluster(cluster.folders.home).lock():
+def test_of_two_commands_at_once_the_second_is_told_which_is_at_work(cluster):
+    other = Cluster(cluster.folders.home)
+    for command in ("down", "up"):
+        said = rf"^`recpool {command}` \(process {os.getpid()}\) is at work in"
+        with cluster.lock(command), pytest.raises(Conflict, match=said), other.lock("up"):
+            pass
+    with other.lock("down"):
         pass
-    with cluster.lock():
-        pass
+
+
+def test_ending_a_cluster_leaves_no_gates_behind(cluster, monkeypatch, tmp_path):
+    monkeypatch.setattr(gates, "SHARED_MEMORY", tmp_path)
+    folder = gates.gate_folder(build_settings({"home": str(cluster.folders.home)}))
+    (folder / "gpu-0.gate").write_bytes(b"")
+    cluster.stop()
+    assert not folder.exists()
 
 
 def test_a_start_that_fails_says_what_ray_said_and_can_be_cleared_away(cluster, monkeypatch):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
 from configs.errors import ArtifactError, ConfigError, Unavailable
+from configs.plan_settings import GatewayPlan
 from deployments.choice import chosen_version
-from deployments.gateway import PATIENCE, Gateway, Probe
+from deployments.gateway import OWN_CALLS, PATIENCE, Gateway, Probe
 
 Plain = Gateway.__mro__[1]  # the class below Serve's wrapper, which only runs inside a replica
 
@@ -28,17 +31,38 @@ class FakeService:
 
     def __init__(self) -> None:
         self.version: str | None = None
+        self.warm = False
 
     @property
     def ready(self) -> bool:
         return self.version is not None
 
-    async def load(self, version: str | None) -> None:
+    async def load(self, version: str | None, warm: bool = False) -> None:
         if version == "damaged":
             raise ArtifactError("release damaged: encoder.json differs from its checksum")
         if version == "bug":
             raise KeyError("encoder")
-        self.version = version or "champion"
+        self.version, self.warm = version or "champion", warm
+
+
+class FakeCalls:
+    """Counts the requests that the gateway asks itself; raises in the second of standing by."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    async def __call__(self, count: int = 1) -> None:
+        self.asked.append(count)
+        if len(self.asked) == 3:
+            raise RuntimeError("the path broke")
+
+
+class FakeMember:
+    def __init__(self) -> None:
+        self.started, self.stands_by = 0, False
+
+    def start(self) -> None:
+        self.started += 1
 
 
 class FakeApp:
@@ -73,6 +97,8 @@ def gateway():
     gateway = Bare.__new__(Bare)
     gateway._service, gateway._champion = FakeService(), None
     gateway._probe = Probe(FakeApp(None).http, ())
+    gateway._plan, gateway._is_pooled, gateway._warms_up = GatewayPlan(keep_warm_s=0.001), True, True
+    gateway._own_calls, gateway._member, gateway._keeping_warm = FakeCalls(), FakeMember(), None
     return gateway
 
 
@@ -112,6 +138,39 @@ async def test_a_gateway_whose_first_release_is_damaged_starts_and_is_not_ready(
     await gateway.reconfigure({"version": "damaged"})
     assert not gateway._service.ready
     await gateway.check_health()
+
+
+async def test_it_warms_up_first_and_then_claims_its_slice_once(gateway):
+    await gateway.reconfigure({"version": "1"})
+    await gateway.reconfigure({"version": "2"})
+    assert gateway._service.warm
+    assert gateway._own_calls.asked == [OWN_CALLS]
+    assert gateway._member.started == 1
+
+
+async def test_without_a_release_it_claims_nothing(gateway):
+    await gateway.reconfigure({"version": "damaged"})
+    assert gateway._member.started == 0
+    await gateway.reconfigure({"version": "1"})
+    assert gateway._member.started == 1
+
+
+async def test_a_gateway_that_is_not_to_warm_up_does_not(gateway):
+    gateway._warms_up, gateway._member.stands_by = False, True
+    await gateway.reconfigure({"version": "1"})
+    await asyncio.sleep(0.02)
+    assert not gateway._service.warm and gateway._own_calls.asked == []
+
+
+async def test_it_asks_itself_while_it_stands_by_and_only_then(gateway):
+    await gateway.reconfigure({"version": "1"})
+    await asyncio.sleep(0.02)
+    assert gateway._own_calls.asked == [OWN_CALLS]
+    gateway._member.stands_by = True
+    async with asyncio.timeout(10):
+        while len(gateway._own_calls.asked) < 5:  # one of them raised
+            await asyncio.sleep(0.001)
+    gateway._keeping_warm.cancel()
 
 
 async def test_a_bug_at_the_first_load_is_raised_for_serve_to_report(gateway):

@@ -15,7 +15,7 @@ from ray.serve.config import HTTPOptions
 from configs.ingress_settings import IngressSettings
 from configs.settings import build_settings
 from deployments.haproxy import LAUNCHER, haproxy_environment, haproxy_rules, write_launcher
-from deployments.haproxy_config import Unexpected, rewritten
+from deployments.haproxy_config import Unexpected, replicas, rewritten
 from serving.schemas import MAX_TIMEOUT_MS
 
 STATS, METRICS = 5001, 6001
@@ -59,9 +59,9 @@ def complaints(folder: Path, config: str) -> str:
     return "" if done.returncode == 0 else done.stderr
 
 
-@pytest.mark.parametrize("replicas", [(), ("r0",), ("r0", "r1")])
-def test_haproxy_accepts_what_is_written_whatever_runs_behind_it(tmp_path, replicas):
-    written = rewritten(generate(tmp_path, replicas), RULES)
+@pytest.mark.parametrize("names", [(), ("r0",), ("r0", "r1")])
+def test_haproxy_accepts_what_is_written_whatever_runs_behind_it(tmp_path, names):
+    written = rewritten(generate(tmp_path, names), RULES)
     assert complaints(tmp_path, written) == ""
     assert complaints(tmp_path, written.replace("timeout queue", "timeout kew"))  # it does look
 
@@ -80,6 +80,24 @@ def test_a_hung_replica_is_given_up_just_after_the_longest_deadline(generated):
 def test_every_replica_is_bounded_and_the_last_resort_is_not(generated):
     servers = re.findall(r"^ *server (\S+) .*?(?:maxconn (\d+) .*mark-down)?$", rewritten(generated, RULES), re.M)
     assert servers == [("r0", "7"), ("r1", "7"), ("fallback", "")]
+
+
+def test_those_that_stand_by_have_no_weight_and_each_has_a_second_entry_before_the_last_resort(tmp_path):
+    config = rewritten(generate(tmp_path, ("gateway-abc", "gateway-def")), replace(RULES, shadows=True), ["def"])
+    assert complaints(tmp_path, config) == ""
+    servers = re.findall(r"^ *server (\S+) (\S+) .*?(weight 0|backup)?$", config, re.M)
+    assert servers == [
+        ("gateway-abc", "127.0.0.1:30000", ""),
+        ("gateway-abc-standby", "127.0.0.1:30000", "backup"),
+        ("gateway-def", "127.0.0.1:30001", "weight 0"),
+        ("gateway-def-standby", "127.0.0.1:30001", "backup"),
+        ("fallback", "127.0.0.1:40000", "backup"),
+    ]
+    assert [server.name for server in replicas(config)] == ["gateway-abc", "gateway-def"]
+
+
+def test_without_shadows_there_is_one_entry_for_each(generated):
+    assert "standby" not in rewritten(generated, RULES)
 
 
 def test_low_priority_is_refused_first_and_high_last(generated):

@@ -53,6 +53,14 @@ def test_the_first_tier_that_the_cluster_has_enough_of_is_chosen(wanted, resourc
     assert all(passed in why for passed in wanted[: wanted.index(chosen)])
 
 
+def test_serve_runs_the_shadows_too_and_each_gateway_knows_how_many_are_to_serve():
+    settings = build_settings({"plan": {"gateway": {"shadows": 1}}, "pool": {"runtime": {"enabled": True}}})
+    made = make_plan(settings, CPU_ONLY)
+    assert (made.gateway.replicas, made.gateway.shadows, made.gateway.copies) == (2, 1, 3)
+    assert replica_options(made.gateway)["num_replicas"] == 3
+    assert replica_settings(settings, made.gateway).plan.gateway.replicas == 2
+
+
 def test_a_stage_that_fits_nowhere_is_refused_by_field_with_what_there_is():
     with pytest.raises(ConfigError, match=r"plan\.stages\.fine\.tier: .*0\.5 .*\['gpu', 'npu'\].*'gpu': 0.*fallback"):
         plan(fine={"tier": ["gpu", "npu"], "share_milli": 500})

@@ -13,6 +13,7 @@ from deployments.pool_member import LEAST_REQUESTS, PoolMember
 from pool.device import Device, Topology
 from pool.gate.segment import GateSegment
 from pool.lease import Lease
+from pool.policy.latency import BatchTime
 from pool.runtime.messages import Claim, Claimed
 
 CORES = tuple(sorted(os.sched_getaffinity(0)))
@@ -24,7 +25,7 @@ def device(name: str) -> Device:
 
 class FakeServing:
     def __init__(self) -> None:
-        self.gates, self.took_ms = [], []
+        self.gates, self.took_ms, self.queue = [], [], 3
 
     def pass_gate(self, gate) -> None:
         self.gates.append(gate)
@@ -32,19 +33,22 @@ class FakeServing:
     def latencies_ms(self, over_s: float) -> list[float]:
         return self.took_ms
 
+    def batch_times(self) -> tuple[BatchTime, ...]:
+        return (BatchTime(8, 5.0, 9.0, 12),)
+
 
 class FakeController:
     """Grants a slice of a device; none while there is no device."""
 
     def __init__(self, folder):
-        self.folder, self.device, self.claims = folder, device("gpu-0"), []
+        self.folder, self.device, self.claims, self.shadow = folder, device("gpu-0"), [], False
 
     def __call__(self, claim: Claim) -> Claimed:
         self.claims.append(claim)
         if self.device is None:
             raise Unavailable("no pool controller runs")
-        lease = Lease("1-1", claim.workload, self.device.id, 100, 0, 1)
-        return Claimed(lease, self.device, self.folder, 2.0)
+        lease = Lease("1-1", claim.workload, self.device.id, 0 if self.shadow else 100, 0, 1)
+        return Claimed(lease, self.device, self.folder, 2.0, self.shadow)
 
 
 @pytest.fixture
@@ -68,7 +72,7 @@ def serving() -> FakeServing:
 
 @pytest.fixture
 def member(settings, serving, controller) -> PoolMember:
-    return PoolMember(settings, serving, "gateway", controller, lambda: "7")
+    return PoolMember(settings, serving, "gateway", 2, controller, lambda: "7")
 
 
 def members(controller, name: str) -> list[str]:
@@ -94,6 +98,24 @@ def test_it_says_its_p99_once_it_has_served_enough_to_know_it(member, serving, c
     member.renew()
     assert controller.claims[0].p99_ms is None
     assert controller.claims[1].p99_ms == pytest.approx(99.01)
+
+
+def test_it_tells_its_process_the_copies_wanted_and_what_it_serves(member, controller):
+    member.renew()
+    [claim] = controller.claims
+    assert (claim.pid, claim.copies, claim.queue) == (os.getpid(), 2, 3)
+    assert claim.batches == (BatchTime(8, 5.0, 9.0, 12),)
+
+
+def test_it_stands_by_as_long_as_it_is_told_to_and_says_its_role_again(member, controller):
+    assert not member.stands_by, "whom nobody has told serves"
+    controller.shadow = True
+    member.renew()
+    assert member.stands_by
+    controller.shadow = False
+    member.renew()
+    assert not member.stands_by
+    assert [claim.shadow for claim in controller.claims] == [False, True]
 
 
 def test_on_another_device_it_leaves_the_first_gate_only_after_batches_there_have_ended(member, serving, controller):

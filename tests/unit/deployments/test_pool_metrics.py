@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from deployments.pool_metrics import METRICS_TYPE, metrics_text
-from pool.views import PoolReport
-from tests.unit.deployments.pools import device, full_report, slice_of
+from deployments.pool_metrics import LAST_DECISIONS, METRICS_TYPE, metrics_text
+from pool.views import CostReport, DecisionReport, PoolReport
+from tests.unit.deployments.pools import device, full_report, slice_of, workload
 
 EMPTY = PoolReport(epoch=1, age_s=0.0, devices=(), workloads=(), decisions=())
 
@@ -105,3 +105,30 @@ def test_no_sample_comes_twice_for_replicas_of_one_workload():
     for name, each in samples(replace(EMPTY, devices=(device(slices=twins),))).items():
         keys = [tuple(sorted(labels.items())) for labels, _ in each]
         assert len(set(keys)) == len(keys), name
+
+
+def test_what_was_predicted_stands_beside_what_was_measured():
+    costs = (
+        CostReport("gpu", 8, 5.5, 7.25, True, 300, "profile"),
+        CostReport("npu", 8, 2.5, None, False, 100, "roofline"),
+    )
+    found = samples(replace(EMPTY, workloads=(workload("warm", costs=costs),)))
+    predicted = {each["device_kind"]: value for each, value in found["recpool_pool_workload_predicted_ms"]}
+    assert predicted == {"gpu": 5.5, "npu": 2.5}
+    [(labels, measured_ms)] = found["recpool_pool_workload_measured_ms"]
+    assert (labels["emulated"], labels["source"], labels["batch_rows"], measured_ms) == ("true", "profile", "8", 7.25)
+    assert [value for _, value in found["recpool_pool_workload_needed_milli"]] == [300, 100]
+
+
+def test_the_last_decisions_have_a_time_each_with_the_reason():
+    decisions = tuple(DecisionReport(float(n), f"cut gpu-{n % 20}", "it wants more") for n in range(100))
+    found = samples(replace(EMPTY, decisions=decisions))["recpool_pool_decision_timestamp_seconds"]
+    assert {labels["what"]: value for labels, value in found} == {
+        f"cut gpu-{n % 20}": float(n) for n in range(100 - LAST_DECISIONS, 100)
+    }
+    assert {labels["reason"] for labels, _ in found} == {"it wants more"}
+
+
+def test_a_decision_that_was_made_twice_has_its_last_time():
+    found = samples(replace(EMPTY, decisions=(DecisionReport(1.0, "a", "b"), DecisionReport(2.0, "a", "b"))))
+    assert found["recpool_pool_decision_timestamp_seconds"] == [({"what": "a", "reason": "b"}, 2.0)]

@@ -20,7 +20,7 @@ from deployments.pool_client import NO_CONTROLLER, PoolClient
 from deployments.pool_routes import pool_router
 from deployments.pool_rules import is_loopback
 from serving.http import build_http
-from tests.unit.deployments.pools import FakeController, FakeHandle, workload
+from tests.unit.deployments.pools import Current, FakeController, FakeHandle, workload
 
 POOL = "/v1/pool"
 LIMIT = 4_000
@@ -35,15 +35,6 @@ class FakeService:
 @pytest.fixture
 def controller():
     return FakeController()
-
-
-class Current:
-    """Stands for whichever controller the running test has: to build an application takes longer than a test."""
-
-    controller: FakeController
-
-    def __getattr__(self, method: str) -> Any:
-        return getattr(FakeHandle(self.controller), method)
 
 
 CURRENT = Current()
@@ -61,7 +52,7 @@ async def asking(
     controller, host: str = "127.0.0.1", home: Any = "var", name: str = "localhost:8000"
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a service that listens on ``host``, which it calls ``name``."""
-    CURRENT.controller = controller
+    CURRENT.target = FakeHandle(controller)
     transport = httpx.ASGITransport(app=service(host, home), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url=f"http://{name}") as client:
         yield client

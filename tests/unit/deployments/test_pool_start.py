@@ -9,9 +9,10 @@ import pytest
 
 from configs.errors import ConfigError
 from configs.settings import build_settings, load_settings
-from deployments import cluster, pool
+from deployments import cluster, gates, pool
+from deployments.gates import gate_folder, remove_gates
 from deployments.machine import device_resources
-from deployments.pool import gate_folder, start_pool
+from deployments.pool import start_pool
 
 
 def settings_of(home, **runtime):
@@ -49,7 +50,7 @@ def test_a_device_of_a_core_that_is_not_there_is_refused_by_its_field(tmp_path):
 
 
 def test_gates_lie_in_memory_in_a_folder_of_this_user_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(pool, "SHARED_MEMORY", tmp_path / "shm")
+    monkeypatch.setattr(gates, "SHARED_MEMORY", tmp_path / "shm")
     assert gate_folder(settings_of(tmp_path / "home")) == tmp_path / "home" / "run" / "gate"
     (tmp_path / "shm").mkdir()
     folder = gate_folder(settings_of(tmp_path / "home"))
@@ -60,6 +61,22 @@ def test_gates_lie_in_memory_in_a_folder_of_this_user_alone(tmp_path, monkeypatc
     with pytest.raises(ConfigError, match="pool.runtime.gate_folder"):
         gate_folder(settings_of(tmp_path / "home"))
     assert gate_folder(settings_of(tmp_path / "home", gate_folder=str(tmp_path / "g"))) == tmp_path / "g"
+
+
+def test_gates_are_removed_with_their_folder_and_those_of_others_are_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(gates, "SHARED_MEMORY", tmp_path)
+    mine, others = (gate_folder(settings_of(tmp_path / name)) for name in ("home", "other"))
+    stated = gate_folder(settings_of(tmp_path / "home", gate_folder=str(tmp_path / "g")))
+    stated.mkdir()
+    for folder in (mine, others, stated):
+        (folder / "gpu-0.gate").write_bytes(b"")
+    remove_gates(tmp_path / "home")
+    assert not mine.exists()
+    assert (others / "gpu-0.gate").exists() and (stated / "gpu-0.gate").exists()
+    remove_gates(tmp_path / "home")
+    others.chmod(0o777)
+    remove_gates(tmp_path / "other")
+    assert others.exists(), "somebody else may have made it"
 
 
 def test_a_controller_that_cannot_be_started_does_not_keep_the_service_from_it(tmp_path, monkeypatch, caplog):

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from deployments.pool_top import HANGS_AFTER_S, device_line, lines, percent, picture, shares, workload_line
-from pool.views import DecisionReport, PoolReport
+from deployments.pool_top import HANGS_AFTER_S, cost_lines, device_line, lines, percent, picture, shares, workload_line
+from pool.views import CostReport, DecisionReport, PoolReport
 from tests.unit.deployments.pools import GIB, device, full_report, slice_of, workload
 
 
@@ -130,3 +130,16 @@ def test_a_workload_that_came_back_says_how_often():
 def test_memory_is_what_is_held_of_what_there_is():
     slices = (slice_of("finetune", 0, 100, memory_bytes=3 * GIB // 2),)
     assert device_line(device(slices=slices)).endswith("; 1.5 of 8.0 GiB")
+
+
+def test_a_workload_tells_what_was_predicted_what_was_measured_and_why_it_is_there():
+    costs = (
+        CostReport("gpu", 8, 5.5, 7.25, True, 300, "profile"),
+        CostReport("npu", 1, 2.5, None, False, 1200, "roofline"),
+    )
+    assert cost_lines(workload("warm", placement="it fits", costs=costs)) == [
+        "placed  it fits",
+        "gpu  p99 of 8 rows: predicted 5.5 ms, measured (emulated) 7.25 ms; needs 30% of a device by measurement",
+        "npu  p99 of 1 rows: predicted 2.5 ms, measured -; needs 120% of a device by its graph",
+    ]
+    assert cost_lines(workload("warm")) == []

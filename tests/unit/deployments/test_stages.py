@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -21,15 +21,23 @@ class Query:
 
 
 @pytest.fixture
-def loads(monkeypatch) -> list[str]:
-    """Versions in the order they are loaded; loading takes a moment, and version 9 does not exist."""
+def may_load() -> threading.Event:
+    """A load waits for this; set unless a test clears it."""
+    event = threading.Event()
+    event.set()
+    return event
+
+
+@pytest.fixture
+def loads(monkeypatch, may_load) -> list[str]:
+    """Versions in the order they are loaded; version 9 does not exist."""
     loaded: list[str] = []
 
     def load_release(repository, version):
         loaded.append(version)
         if version == "9":
             raise NotFound("no release '9'")
-        time.sleep(0.05)
+        assert may_load.wait(60)
         return SimpleNamespace(version=version)
 
     def load_stage(stage, release, settings, executor, tier):
@@ -52,8 +60,12 @@ async def test_a_query_is_answered_from_its_own_release_not_the_newest(loads, st
     assert loads == ["2", "1"]
 
 
-async def test_callers_that_come_together_load_a_release_once(loads, stage):
-    answers = await asyncio.gather(*(stage.run(Query("1"), 1.0) for _ in range(20)))
+async def test_callers_that_come_together_load_a_release_once(loads, stage, may_load):
+    may_load.clear()
+    asked = [asyncio.create_task(stage.run(Query("1"), 1.0)) for _ in range(20)]
+    await asyncio.sleep(0)
+    may_load.set()
+    answers = await asyncio.gather(*asked)
     assert set(answers) == {("fine", "cpu", "1")}
     assert loads == ["1"]
 
@@ -71,24 +83,26 @@ async def test_a_release_in_use_outlives_one_that_is_not(loads, stage):
     assert loads == ["1", "2", "3"]
 
 
-async def test_a_load_slower_than_any_deadline_is_done_once_and_serves_those_who_come_later(loads, stage):
+async def test_a_load_slower_than_any_deadline_is_done_once_and_serves_those_who_come_later(loads, stage, may_load):
+    may_load.clear()
     for _ in range(3):
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(stage.run(Query("1"), 0.01), 0.01)
+    may_load.set()
     assert await stage.run(Query("1"), 1.0) == ("fine", "cpu", "1")
     assert loads == ["1"]
 
 
-async def test_a_release_that_failed_to_load_is_tried_again_only_after_a_while(loads, stage, monkeypatch):
-    monkeypatch.setattr(stages, "RETRY_AFTER_S", 0.1)
-    for _ in range(5):
+@pytest.mark.parametrize(("after_s", "times"), [(60.0, 1), (0.0, 3)])
+async def test_a_release_that_failed_to_load_is_tried_again_only_after_a_while(
+    loads, stage, monkeypatch, after_s, times
+):
+    monkeypatch.setattr(stages, "RETRY_AFTER_S", after_s)
+    for _ in range(3):
         with pytest.raises(NotFound):
             await stage.run(Query("9"), 1.0)
-    assert loads == ["9"]
-    await asyncio.sleep(0.15)
-    with pytest.raises(NotFound):
-        await stage.run(Query("9"), 1.0)
-    assert loads == ["9", "9"]
+        await asyncio.sleep(0.001)
+    assert loads == ["9"] * times
 
 
 async def test_a_release_that_does_not_exist_is_the_callers_error_and_harms_nobody(loads, stage):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import threading
 
 import pytest
@@ -111,3 +112,20 @@ def test_files_of_others_are_passed_over(store):
 def test_a_measurement_that_cannot_be_is_refused(sizes, p50_ms, p99_ms, reason):
     with pytest.raises(ValidationError, match=reason):
         LatencyProfile(batch_rows=sizes, p50_ms=p50_ms, p99_ms=p99_ms)
+
+
+def test_the_profiles_measured_longest_ago_are_forgotten(tmp_path):
+    store = ProfileStore(tmp_path, most=2)
+    keys = [ProfileKey("fine", "gpu", str(number)) for number in (3, 1, 2)]
+    for at_s, key in enumerate(keys):
+        store.put(key, PROFILE)
+        os.utime(tmp_path / key.file_name, (at_s, at_s))
+    assert store.keys() == [keys[1], keys[2]]
+
+
+def test_a_file_that_is_no_profile_is_not_read_to_its_end(store):
+    store.put(KEY, PROFILE)
+    with (store.folder / KEY.file_name).open("ab") as file:
+        file.truncate(1 << 40)  # of holes
+    with pytest.raises(ArtifactError, match="measure again"):
+        store.get(KEY)

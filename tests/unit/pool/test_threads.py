@@ -1,14 +1,16 @@
-"""The libraries of a process keep to its slice, on every thread that was told."""
+"""The libraries of a process keep to its slice, on every thread that was told, and none is loaded for that."""
 
 from __future__ import annotations
 
+import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import faiss
 import pytest
 import torch
 
-from pool.engines.threads import pin_process, pin_threads
+from pool.engines.threads import LIMIT, pin_process, pin_threads
 
 
 def settings() -> tuple[int, int]:
@@ -16,7 +18,8 @@ def settings() -> tuple[int, int]:
 
 
 @pytest.fixture(autouse=True)
-def as_before():
+def as_before(monkeypatch):
+    monkeypatch.setenv(LIMIT, "9")
     for_faiss, for_torch = settings()
     yield
     faiss.omp_set_num_threads(for_faiss)
@@ -36,3 +39,13 @@ def test_a_process_is_pinned_as_often_as_services_start_in_it():
     for count in (1, 2, 1):
         pin_process(count)
         assert settings() == (count, count)
+    assert os.environ[LIMIT] == "9"  # what this process starts is not its concern
+
+
+@pytest.mark.parametrize("absent", ["faiss", "torch"])
+def test_a_library_that_is_not_loaded_finds_its_limit_when_it_loads(monkeypatch, absent):
+    """That both libraries keep to it is seen in tests/unit/pool/gate/test_cpu.py, in a process of its own."""
+    monkeypatch.delitem(sys.modules, absent)
+    pin_process(3)
+    assert absent not in sys.modules
+    assert os.environ[LIMIT] == "3"

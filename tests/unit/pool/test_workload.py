@@ -29,9 +29,44 @@ def test_online_work_gives_way_last():
 
 
 def test_a_workload_wants_its_minimum_unless_it_says_more():
-    assert spec(min_milli=300).wanted_milli == 300
-    assert spec(min_milli=300, desired_milli=700).wanted_milli == 700
-    assert spec(min_milli=300, desired_milli=300).wanted_milli == 300
+    for kind in ("inference", "finetune"):
+        assert spec(kind=kind, min_milli=300, desired_milli=700).wanted_milli == 700
+        assert spec(kind=kind, min_milli=300, desired_milli=300).wanted_milli == 300
+    assert spec(kind="finetune", min_milli=300).wanted_milli == 300
+    assert spec(kind="warmup", min_milli=300).wanted_milli == 300
+
+
+def test_guaranteed_work_with_an_slo_that_does_not_say_may_grow_to_the_whole_device():
+    assert spec(kind="inference", min_milli=300, slo_ms=10).wanted_milli == 1_000
+    assert spec(kind="finetune", priority="guaranteed", min_milli=300, slo_ms=10).wanted_milli == 1_000
+    assert spec(kind="warmup", min_milli=300, slo_ms=10).wanted_milli == 300
+    assert spec(kind="inference", min_milli=300).wanted_milli == 300
+
+
+def nested(levels: int) -> dict[str, object]:
+    options: dict[str, object] = {}
+    for _ in range(levels):
+        options = {"x": options}
+    return options
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"x": float("nan")}, {"x": [1.0, float("inf")]}, {"x": 2**64}, {"x": {"y": -(2**63) - 1}}, nested(1_000)],
+    ids=["nan", "infinity", "huge", "very negative", "deep"],
+)
+def test_options_that_could_not_be_told_again_as_they_are_are_refused(options):
+    with pytest.raises(ValidationError, match="options"):
+        spec(options=options)
+
+
+def test_options_come_back_as_they_were():
+    options = {"x": [1, -0.5, None, True, "text", {"y": 2**63 - 1}], "deep": nested(50)}
+    assert WorkloadSpec.model_validate_json(spec(options=options).model_dump_json()).options == options
+
+
+def test_what_waits_may_be_parked():
+    assert "parked" in NEXT_PHASES["queued"]
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,10 @@ def predicted(admission: Admission, priority: Priority, at_s: float = NOW_S) -> 
     return admission.predicted_ms("recommend", priority, at_s)
 
 
+def admit(admission: Admission, priority: Priority, left_s: float, waited_s: float = 0.0, at_s: float = NOW_S) -> bool:
+    return admission.admit("recommend", priority, at_s + left_s, at_s - waited_s, at_s)
+
+
 def test_the_cost_of_a_batch_is_the_line_that_numpy_fits():
     sizes, took = np.array([1, 2, 4, 8, 3]), np.array([3.1, 4.0, 6.2, 9.8, 5.1])
     costs = BatchCosts(keep=1.0)
@@ -105,50 +109,67 @@ def test_what_those_above_took_lately_is_not_there_for_those_below():
     assert predicted(admission, HIGH, at_s) == pytest.approx(ROW_MS)
 
 
-def test_a_row_that_would_be_late_is_refused_at_once_with_the_time_to_come_back():
+def test_a_row_that_would_be_late_is_not_queued():
     admission = make()
     wait(admission, *[NORMAL] * 49)
-    admission.check("recommend", NORMAL, NOW_S + 0.101, NOW_S)
+    # 100 ms predicted.
+    assert admit(admission, NORMAL, left_s=0.101)
+    assert not admit(admission, NORMAL, left_s=0.040)
+    assert admit(admission, HIGH, left_s=0.040)
+
+
+def test_low_priority_that_would_be_late_is_refused_at_once_with_the_time_to_come_back():
+    admission = make()
+    wait(admission, *[NORMAL] * 49)
     with pytest.raises(Overloaded, match="timeout_ms") as refused:
-        admission.check("recommend", NORMAL, NOW_S + 0.040, NOW_S)
-    # 100 ms predicted, 40 allowed.
+        admit(admission, LOW, left_s=0.040)
     assert refused.value.retry_after_s == pytest.approx(0.060)
-    assert admission.refused[NORMAL] == 1
-    admission.check("recommend", HIGH, NOW_S + 0.040, NOW_S)
+    assert admission.refused[LOW] == 1
+
+
+@pytest.mark.parametrize("priority", Priority)
+def test_nobody_is_refused_who_has_waited(priority):
+    admission = make()
+    wait(admission, *[priority] * 49)
+    assert not admit(admission, priority, left_s=0.040, waited_s=0.011)
+    assert admission.refused.total() == 0
+
+
+def test_rows_that_would_be_late_cost_quality_before_the_queue_shows_it():
+    quality = QualityController(OverloadSettings())
+    admission = Admission(OverloadSettings(), 8, 1, quality)
+    run(admission, [NORMAL], at_s=20, row_ms=100)
+    wait(admission, *[NORMAL] * 5)
+    for n in range(5):
+        admit(admission, LOW, left_s=0.040, at_s=NOW_S + n, waited_s=1)
+    assert quality.step == 0
+    admit(admission, NORMAL, left_s=0.040, at_s=NOW_S + 9)
+    assert quality.step == 1
 
 
 def test_nobody_is_made_to_wait_longer_than_is_allowed_however_patient():
     admission = make(max_wait_ms=50)
     wait(admission, *[NORMAL] * 30)
-    with pytest.raises(Overloaded):
-        admission.check("recommend", NORMAL, NOW_S + 10, NOW_S)
+    assert not admit(admission, NORMAL, left_s=10)
 
 
 @given(st.floats(0.1, 100_000), st.floats(-1, 1), st.sampled_from(Priority), st.integers(1, 20))
-def test_an_idle_service_refuses_nobody(row_ms, left_s, priority, batches):
+def test_an_idle_service_has_time_for_everybody(row_ms, left_s, priority, batches):
     admission = make()
     for n in range(batches):
         run(admission, [HIGH], at_s=20 + n, row_ms=row_ms)
-    admission.check("recommend", priority, NOW_S + left_s, NOW_S)
-    assert admission.refused.total() == 0
+    assert admit(admission, priority, left_s)
 
 
 @given(st.lists(st.sampled_from(Priority), max_size=60), st.floats(0.001, 0.2))
-def test_refusals_are_monotone_in_priority_and_in_what_waits(waiting, left_s):
-    def refuses(admission, priority):
-        try:
-            admission.check("recommend", priority, NOW_S + left_s, NOW_S)
-        except Overloaded:
-            return True
-        return False
-
+def test_being_late_is_monotone_in_priority_and_in_what_waits(waiting, left_s):
     admission = make()
-    before = dict.fromkeys(Priority, False)
+    before = dict.fromkeys(Priority, True)
     for each in waiting:
         wait(admission, each)
-        now = {priority: refuses(admission, priority) for priority in Priority}
-        assert now[HIGH] <= now[NORMAL] <= now[LOW]
-        assert all(before[priority] <= now[priority] for priority in Priority)
+        now = {priority: admit(admission, priority, left_s, waited_s=1) for priority in Priority}
+        assert now[HIGH] >= now[NORMAL] >= now[LOW]
+        assert all(before[priority] >= now[priority] for priority in Priority)
         before = now
 
 

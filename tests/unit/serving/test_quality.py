@@ -74,13 +74,22 @@ def test_lasting_pressure_reaches_the_last_rung_for_all():
     assert controller.limits(HIGH, lasts_s) == LADDER[-1]
 
 
+@pytest.mark.parametrize(("wait_ms", "dwell_s"), [(10.1, 0.2), (20.4, 0.1), (51.0, 0.04)])
+def test_the_longer_rows_wait_the_sooner_steps_follow(wait_ms, dwell_s):
+    steps = drive([wait_ms] * ticks(1.0))
+    changes = [n for n in range(1, len(steps)) if steps[n] != steps[n - 1]]
+    assert len(changes) >= 4
+    assert [b - a for a, b in zip(changes, changes[1:], strict=False)] == [ticks(dwell_s)] * (len(changes) - 1)
+
+
 @given(waits)
 def test_no_step_follows_another_within_its_dwell(pressure):
     steps = drive(pressure)
     changes = [n for n in range(1, len(steps)) if steps[n] != steps[n - 1]]
     for before, after in zip(changes, changes[1:], strict=False):
         is_up = steps[after] < steps[after - 1]
-        assert (after - before) * TICK_S >= (1 if is_up else 0.2) - 1e-9
+        # No wait is longer than ten times what is allowed.
+        assert (after - before) * TICK_S >= (1 if is_up else 0.2 / 10) - 1e-9
         assert abs(steps[after] - steps[after - 1]) == 1
 
 

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from configs.errors import Conflict
+from pool.gate import table
 from pool.gate.control import GateControl
 
 BRIEF_S = 0.02
@@ -38,7 +39,8 @@ def test_no_turn_begins_while_guaranteed_work_is_busy(segment):
     assert rest.wait_turn(LONG_S) is not None
 
 
-def test_an_announced_request_holds_turns_back_until_it_was_served_or_does_not_come(segment):
+def test_an_announced_request_holds_turns_back_until_it_was_served_or_does_not_come(segment, monkeypatch):
+    monkeypatch.setattr(table, "ANNOUNCED_NS", 60_000_000_000)
     first, rest = segment.join("infer", "guaranteed", 100), segment.join("train", "burstable", 100)
     first.announce()
     assert rest.wait_turn(BRIEF_S) is None
@@ -48,6 +50,8 @@ def test_an_announced_request_holds_turns_back_until_it_was_served_or_does_not_c
     assert turn is not None
     turn.release()
     first.announce()
+    assert rest.wait_turn(BRIEF_S) is None
+    monkeypatch.setattr(table, "ANNOUNCED_NS", 1)
     assert rest.wait_turn(LONG_S) is not None
 
 

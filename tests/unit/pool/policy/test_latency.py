@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from configs.pool_settings import DevicePeak, PoolSettings, RooflineSettings
 from pool.policy.cost_model import needed_milli, predict, predict_kinds
-from pool.policy.latency import GraphCosts, Latency, LatencyProfile, interpolate, roofline
+from pool.policy.latency import (
+    BatchTime,
+    GraphCosts,
+    Latency,
+    LatencyProfile,
+    interpolate,
+    measured_again,
+    roofline,
+    size_class,
+)
 from pool.workload import WorkloadAttributes, WorkloadSpec
 
 QUICK = settings(max_examples=80, deadline=None)
@@ -137,3 +146,37 @@ def test_a_profile_goes_before_the_graph_and_the_graph_before_nothing():
     assert (found["npu"].source, found["npu"].latency_ms) == ("roofline", pytest.approx(2 * (2 * 5 + 0.5)))
     assert list(predict_kinds(asked, {"gpu": measured}, None, settings)) == ["gpu"]
     assert predict(asked, "cpu", None, None, settings) is None
+
+
+def test_sizes_of_a_class_are_within_a_factor_of_two():
+    assert [size_class(rows) for rows in (1, 2, 3, 4, 5, 8, 9, 16, 17)] == [0, 1, 2, 2, 3, 3, 4, 4, 5]
+
+
+def test_a_new_measurement_takes_the_place_of_one_of_its_class_and_of_no_other():
+    old = profile((1, 3, 8), (1.0, 2.0, 4.0), (1.0, 2.0, 4.0))
+    again = measured_again(old, [BatchTime(4, 9.0, 10.0)], emulated=False)
+    assert again == profile((1, 4, 8), (1.0, 9.0, 4.0), (1.0, 10.0, 4.0))
+    assert measured_again(None, [BatchTime(4, 9.0, 10.0)], emulated=False) == profile((4,), (9.0,), (10.0,))
+
+
+def test_what_stood_in_for_a_device_is_not_mixed_with_the_device():
+    old = profile((1,), (1.0,), (1.0,))
+    again = measured_again(old, [BatchTime(8, 9.0, 10.0)], emulated=True)
+    assert again is not None and (again.batch_rows, again.emulated) == ((8,), True)
+
+
+@pytest.mark.parametrize("wrong", [(0, 1.0, 2.0), (1, 0.0, 2.0), (1, 3.0, 2.0), (1, math.nan, 2.0), (1, 1.0, math.inf)])
+def test_a_measurement_that_cannot_be_changes_nothing(wrong):
+    old = profile((2,), (1.0,), (1.0,))
+    assert measured_again(old, [BatchTime(*wrong)], emulated=False) == old
+    assert measured_again(None, [BatchTime(*wrong)], emulated=False) is None
+
+
+@QUICK
+@given(st.lists(st.tuples(st.integers(1, 1 << 40), st.floats(1e-3, 1e6)), min_size=1, max_size=200))
+def test_a_profile_stays_small_however_often_it_is_measured(drawn):
+    kept = None
+    for rows, took_ms in drawn:
+        kept = measured_again(kept, [BatchTime(rows, took_ms, took_ms)], emulated=False)
+        assert kept is not None and rows in kept.batch_rows
+    assert kept is not None and len(kept.batch_rows) <= 41

@@ -11,7 +11,8 @@ from configs.pool_settings import PlacementSettings
 from pool.device import Device, Topology
 from pool.policy.cost_model import Prediction
 from pool.policy.latency import GraphCosts
-from pool.policy.placement import DeviceRoom, can_take, place, place_all
+from pool.policy.placement import place, place_all
+from pool.policy.rooms import DeviceRoom
 from pool.policy.strategies import STRATEGIES
 from pool.workload import WorkloadSpec
 
@@ -35,6 +36,12 @@ def settings(**about) -> PlacementSettings:
 
 def chosen(asked, rooms, predictions=None, about=None, costs=None, **more):
     return place(asked, rooms, predictions or {}, about or settings(), costs, **more).device_id
+
+
+def can_take(each, asked) -> bool:
+    """Whether a room can take one lease of a workload."""
+    enough = each.free_milli >= asked.min_milli and each.free_bytes >= asked.memory_bytes
+    return enough and each.open and each.device.kind in asked.tier
 
 
 def graph(parameters=1, attention=False) -> GraphCosts:
@@ -165,6 +172,29 @@ def test_the_rule_never_leaves_the_tiers_and_falls_back_within_them():
     assert chosen(spec(tier=("gpu", "cpu")), rooms, about=rule) == "g"
 
 
+@pytest.mark.parametrize(
+    ("declared", "rows", "kind"),
+    [
+        ({"parameters": 1_000}, 1, "npu"),
+        ({"parameters": 1_000_000_000}, 1, "cpu"),
+        ({"transformer": True}, 512, "gpu"),
+        ({"transformer": True}, 1, "cpu"),
+        ({"parameters": 1_000, "transformer": True}, 512, "gpu"),
+        ({}, 1, "gpu"),  # nothing is known of it: the first of its tiers
+    ],
+)
+def test_without_a_graph_the_rule_goes_by_what_is_declared(declared, rows, kind):
+    rooms = [room("c"), room("g", kind="gpu"), room("n", kind="npu")]
+    asked = spec(tier=("gpu", "cpu", "npu"), attributes={"batch_rows": rows, **declared})
+    assert chosen(asked, rooms, about=settings(strategy="measured")) == kind[0]
+
+
+def test_a_graph_goes_before_what_is_declared():
+    rooms = [room("c"), room("n", kind="npu")]
+    asked = spec(tier=("cpu", "npu"), attributes={"parameters": 10**12})
+    assert chosen(asked, rooms, about=settings(strategy="measured"), costs=graph(1_000, False)) == "n"
+
+
 def test_measured_takes_the_cheapest_share_that_keeps_the_slo():
     asked = spec(tier=("cpu", "gpu", "npu"), slo_ms=10, min_milli=100)
     predictions = {
@@ -269,3 +299,44 @@ def test_the_order_of_devices_does_not_matter(specs, rooms, strategy, shuffled):
 def test_a_place_is_found_exactly_when_there_is_one(specs, rooms, strategy):
     found = place(specs[0], rooms, {}, settings(strategy=strategy))
     assert (found.device_id is not None) == any(can_take(each, specs[0]) for each in rooms)
+
+
+def nearest(device, peers) -> int:
+    """How near the nearest copy is: 4 same device, 3 node, 2 rack, 1 zone, 0 apart."""
+    here, near = device.topology, 0
+    for peer in peers:
+        there = peer.topology
+        same_zone = here.zone and here.zone == there.zone
+        same_rack = here.rack and (here.zone, here.rack) == (there.zone, there.rack)
+        steps = [(device.id == peer.id, 4), (here.node == there.node, 3), (same_rack, 2), (same_zone, 1), (True, 0)]
+        near = max(near, next(distance for is_it, distance in steps if is_it))
+    return near
+
+
+@QUICK
+@given(
+    rooms=rooms_drawn.filter(bool),
+    asked=specs_drawn.filter(bool),
+    shares=st.dictionaries(st.sampled_from(["cpu", "gpu", "npu"]), st.integers(1, 1500)),
+    copies=st.lists(st.integers(0, 7), max_size=3),
+    avoid=st.sets(st.integers(0, 7), max_size=2),
+)
+def test_no_device_is_better_by_the_order_that_the_module_states(rooms, asked, shares, copies, avoid):
+    asked = asked[0].model_copy(update={"slo_ms": 10.0})
+    peers = [rooms[n].device for n in copies if n < len(rooms)]
+    avoided = {f"d{n}" for n in avoid}
+    predictions = {kind: Prediction(1.0, share, "profile") for kind, share in shares.items()}
+
+    def rank(each):
+        left, left_bytes = each.free_milli - asked.min_milli, each.free_bytes - asked.memory_bytes
+        wasted = left if left < 100 or left_bytes < 0.1 * each.device.memory_bytes else 0
+        misses = shares.get(each.device.kind, 0) > each.free_milli
+        near, kind = nearest(each.device, peers), asked.tier.index(each.device.kind)
+        price = each.device.price_per_hour * asked.min_milli / 1000
+        return misses, near, kind, wasted, left, left_bytes / each.device.memory_bytes, price, each.device.id
+
+    able = [each for each in rooms if can_take(each, asked) and each.device.id not in avoided]
+    found = place(asked, rooms, predictions, settings(), peers=peers, avoid=avoided)
+    ranked = [each.device.id for each in sorted(able, key=rank)]
+    assert [score.device_id for score in found.scores] == ranked[:3]
+    assert found.device_id == (ranked[0] if ranked else None)

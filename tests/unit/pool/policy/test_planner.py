@@ -306,6 +306,15 @@ def test_shares_follow_the_slo(world):
     assert "online 300 to 400: p99 at 120% of its SLO" in shared.reason
 
 
+def test_guaranteed_work_that_names_no_desire_grows_as_far_as_its_slo_asks_for(world):
+    pool = world().device("a").running("online", "a", milli=300, slo_ms=10).running("train", "a", "finetune", 100)
+    pool.set_metrics("train", wants=True)
+    pool.set_metrics("online", p99_ms=12)
+    for _ in range(10):
+        pool.step(1)
+    assert {name: each.weight_milli for name, each in pool.metrics.items()} == {"1-1": 900, "1-2": 100}
+
+
 def test_a_share_lent_out_comes_back_when_work_is_placed_there(world):
     pool = world().device("a").running("train", "a", "finetune", 100, desired_milli=1000)
     pool.set_metrics("train", wants=True)
@@ -318,9 +327,9 @@ def test_a_share_lent_out_comes_back_when_work_is_placed_there(world):
 
 def overloaded(world):
     settings = PoolSettings.model_validate({"movement": {"relieve_after_s": 3, "move_dwell_s": 30}})
-    pool = (
-        world(settings).device("a").running("one", "a", milli=300, slo_ms=10).running("two", "a", milli=400, slo_ms=10)
-    )
+    pool = world(settings).device("a")
+    for name, milli in (("one", 300), ("two", 400)):  # neither can use more than its lease
+        pool.running(name, "a", milli=milli, desired_milli=milli, slo_ms=10)
     pool.set_metrics("one", p99_ms=30)
     pool.set_metrics("two", p99_ms=30)
     return pool
@@ -358,7 +367,7 @@ def test_what_load_has_just_moved_is_not_moved_again_at_once(world):
     settings = PoolSettings.model_validate({"movement": {"relieve_after_s": 3, "move_dwell_s": 300}})
     pool = world(settings).device("a").device("b").device("c", health="suspect")
     for name, device, milli in (("one", "a", 200), ("two", "a", 400), ("three", "b", 250)):
-        pool.running(name, device, milli=milli, slo_ms=10)
+        pool.running(name, device, milli=milli, desired_milli=milli, slo_ms=10)
     for name in ("one", "two"):
         pool.set_metrics(name, p99_ms=30)
     first = [each for _ in range(5) for each in pool.step(1)]
@@ -373,7 +382,7 @@ def test_what_load_has_just_moved_is_not_moved_again_at_once(world):
 
 
 def test_work_too_slow_for_its_slo_by_itself_is_not_moved_about(world):
-    pool = world().device("a").device("b").running("online", "a", slo_ms=10)
+    pool = world().device("a").device("b").running("online", "a", desired_milli=300, slo_ms=10)
     pool.set_metrics("online", p99_ms=99)
     assert [pool.step(10) for _ in range(10)] == [()] * 10
 

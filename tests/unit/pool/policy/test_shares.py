@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -44,11 +42,11 @@ class Device:
         decided, self.state = share_device(list(self.slices.values()), self.state, self.now_s, SETTINGS)
         self.short = decided.short
         for lease, weight in decided.weights or ():
-            self.slices[lease] = replace(self.slices[lease], weight_milli=weight)
+            self.slices[lease] = self.slices[lease]._replace(weight_milli=weight)
         return decided
 
     def sees(self, lease: str, **changed):
-        self.slices[lease] = replace(self.slices[lease], **changed)
+        self.slices[lease] = self.slices[lease]._replace(**changed)
 
     def weights(self) -> dict[str, int]:
         return {lease: each.weight_milli for lease, each in self.slices.items()}
@@ -153,7 +151,7 @@ def test_it_shrinks_slowly_and_never_below_its_lease():
 
 
 def test_it_does_not_shrink_below_what_it_uses():
-    device = Device(replace(online(p99_ms=1.0, weight=500), metered_milli=430), trainer(weight=500))
+    device = Device(online(p99_ms=1.0, weight=500)._replace(metered_milli=430), trainer(weight=500))
     device.after(0)
     seen = []
     for _ in range(4):

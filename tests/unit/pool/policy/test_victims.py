@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pool.device import Device, Topology
-from pool.policy.placement import DeviceRoom
-from pool.policy.victims import Tenant, choose_victims, make_room
+from pool.policy.rooms import DeviceRoom
+from pool.policy.victims import Clearings, MadeRoom, Tenant, choose_victims
 from pool.workload import WorkloadSpec
 
 QUICK = settings(max_examples=80, deadline=None)
@@ -26,6 +26,10 @@ def spec(milli, memory=0, kind="inference", tier=("cpu",)) -> WorkloadSpec:
 
 def room(name, free=0, free_bytes=0, kind="cpu", open=True) -> DeviceRoom:
     return DeviceRoom(Device(name, kind, 1000, Topology(name)), free, free_bytes, open=open)
+
+
+def cheapest_room(asked, rooms, tenants, **about) -> MadeRoom | None:
+    return Clearings({each.device.id: each for each in rooms}, tenants).cheapest(asked, **about)
 
 
 def names(found) -> list[str] | None:
@@ -70,15 +74,15 @@ def test_when_all_is_not_enough_nobody_is_taken():
 
 def test_work_of_its_own_rank_or_above_never_gives_way():
     tenants = {"d": [tenant("g", "guaranteed", 900), tenant("b", "burstable", 50)]}
-    assert make_room(spec(100), [room("d", free=50)], tenants).victims == (tenants["d"][1],)
-    assert make_room(spec(200), [room("d", free=50)], tenants) is None
-    assert make_room(spec(100, kind="warmup"), [room("d", free=50)], tenants) is None
-    assert make_room(spec(100, kind="finetune"), [room("d", free=50)], tenants) is None
+    assert cheapest_room(spec(100), [room("d", free=50)], tenants).victims == (tenants["d"][1],)
+    assert cheapest_room(spec(200), [room("d", free=50)], tenants) is None
+    assert cheapest_room(spec(100, kind="warmup"), [room("d", free=50)], tenants) is None
+    assert cheapest_room(spec(100, kind="finetune"), [room("d", free=50)], tenants) is None
 
 
 def test_a_device_where_best_effort_suffices_is_taken_before_one_that_costs_burstable_work():
     tenants = {"a": [tenant("b", "burstable", 500)], "z": [tenant(f"f{n}", milli=100) for n in range(5)]}
-    found = make_room(spec(500), [room("a"), room("z")], tenants)
+    found = cheapest_room(spec(500), [room("a"), room("z")], tenants)
     assert (found.device_id, len(found.victims)) == ("z", 5)
 
 
@@ -86,16 +90,16 @@ def test_of_as_many_victims_those_beside_no_copy_are_taken():
     tenants = {"a": [tenant("f", milli=100)], "b": [tenant("g", milli=200)], "c": [tenant("x", milli=50)]}
     tenants["c"] += [tenant("y", milli=50)]
     rooms = [room(name) for name in "abc"]
-    assert make_room(spec(100), rooms, tenants).device_id == "a"
-    assert make_room(spec(100), rooms, tenants, copies_on={"a"}).device_id == "b"
-    assert make_room(spec(100), rooms, tenants, copies_on={"a", "b"}).device_id == "a"
+    assert cheapest_room(spec(100), rooms, tenants).device_id == "a"
+    assert cheapest_room(spec(100), rooms, tenants, copies_on={"a"}).device_id == "b"
+    assert cheapest_room(spec(100), rooms, tenants, copies_on={"a", "b"}).device_id == "a"
     pairs = {name: [tenant(f"{name}{n}", milli=60) for n in range(2)] for name in "ab"}
-    assert make_room(spec(100), rooms[:2], pairs, copies_on={"a"}).device_id == "b"
+    assert cheapest_room(spec(100), rooms[:2], pairs, copies_on={"a"}).device_id == "b"
 
 
 @pytest.mark.parametrize("bad", [room("a", open=False), room("a", kind="gpu")])
 def test_a_closed_device_or_one_of_another_kind_is_not_cleared(bad):
-    assert make_room(spec(100), [bad], {"a": [tenant("f")]}) is None
+    assert cheapest_room(spec(100), [bad], {"a": [tenant("f")]}) is None
 
 
 tenants_drawn = st.lists(
@@ -117,7 +121,7 @@ def test_no_choice_is_cheaper(tenants, milli, memory):
 def test_no_device_is_cheaper(pool, milli, memory):
     rooms = [room(f"d{n}", free=10 * n, free_bytes=5 * n) for n in range(len(pool))]
     held = {each.device.id: tenants for each, tenants in zip(rooms, pool, strict=True)}
-    found = make_room(spec(milli, memory), rooms, held)
+    found = cheapest_room(spec(milli, memory), rooms, held)
     best = [cheapest(held[each.device.id], milli - each.free_milli, memory - each.free_bytes) for each in rooms]
     best = min((one for one in best if one is not None), default=None)
     assert (None if found is None else cost(found.victims)) == best
@@ -145,3 +149,23 @@ def test_of_many_tenants_enough_give_way_and_none_in_vain(sizes, milli, memory):
         assert not any(enough([t for t in found if t is not one]) for one in found)
         if enough([t for t in tenants if t.rank == "best_effort"]):
             assert all(t.rank == "best_effort" for t in found)
+
+
+@QUICK
+@given(
+    pool=st.lists(tenants_drawn, min_size=1, max_size=4),
+    sizes=st.lists(st.tuples(st.sampled_from([50, 300, 600]), st.sampled_from([0, 200])), min_size=1, max_size=8),
+    gone=st.data(),
+)
+def test_what_is_remembered_of_a_device_is_forgotten_when_it_changes(pool, sizes, gone):
+    rooms = {f"d{n}": room(f"d{n}", free=10 * n, free_bytes=5 * n) for n in range(len(pool))}
+    held = dict(zip(rooms, pool, strict=True))
+    clearings = Clearings(rooms, held)
+    for milli, memory in sizes:
+        asked = spec(milli, memory)
+        assert clearings.cheapest(asked) == cheapest_room(asked, rooms.values(), held)
+        name = gone.draw(st.sampled_from(sorted(rooms)))
+        assert clearings.cheapest(asked, avoid={name}) == cheapest_room(asked, rooms.values(), held, avoid={name})
+        if held[name]:
+            held[name], rooms[name] = held[name][1:], room(name, free=held[name][0].milli)
+            clearings.change(name)

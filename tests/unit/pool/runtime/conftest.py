@@ -198,10 +198,13 @@ def spec(name: str, **more) -> WorkloadSpec:
 def make(settings, ground, clock, tmp_path):
     """Start a controller; a second one on the same ground takes over."""
 
-    def start(home: Path = tmp_path, **changed) -> Run:
+    def start(home: Path = tmp_path, announce=lambda roles: None, knowledge=None, **changed) -> Run:
         places = Places(home / "pool", home / "gates", Factory("m:f"), 30.0)
         clocks = Clocks(clock.monotonic, clock.wall)
-        controller = PoolController(settings.model_copy(update=changed), ground, places, clocks=clocks)
+        changed_settings = settings.model_copy(update=changed)
+        controller = PoolController(
+            changed_settings, ground, places, knowledge=knowledge, clocks=clocks, announce=announce
+        )
         controller.start()
         return Run(controller, ground, clock, home)
 

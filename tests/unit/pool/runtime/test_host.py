@@ -55,11 +55,14 @@ def host(tmp_path, monkeypatch):
     """Start a host of a work; the segment of its device is there."""
     GateSegment.create(tmp_path / "gates", DEVICE)
 
-    def start(work, priority: str = "best_effort", checkpoint_s: float = 1_000.0, epoch: int = 1) -> WorkloadHost:
+    def start(
+        work, priority: str = "best_effort", checkpoint_s: float = 1_000.0, epoch: int = 1, **about
+    ) -> WorkloadHost:
         module = types.ModuleType("fake_works")
         module.make = lambda spec, argument, folder: work
         monkeypatch.setitem(sys.modules, "fake_works", module)
-        spec = WorkloadSpec.model_validate({"name": "night", "kind": "finetune", "model": "m", "priority": priority})
+        declared = {"name": "night", "kind": "finetune", "model": "m", "priority": priority, **about}
+        spec = WorkloadSpec.model_validate(declared)
         order = HostOrder(
             epoch,
             Lease("1-1", "night", "gpu-0", 300, 0, 1),
@@ -100,6 +103,19 @@ def test_a_preempted_work_goes_on_where_it_was(host):
     again = Counting(work.done + 100)
     status = host(again).join(PATIENCE_S)
     assert status.resumed and status.result == {"counted": work.done + 100}
+
+
+@pytest.mark.parametrize(("verb", "end"), [("stop", "stopped"), ("preempt", "preempted")])
+def test_a_warm_up_that_is_to_stand_stays_without_a_share_until_it_is_told_to_leave(host, tmp_path, verb, end):
+    running = host(Counting(20), "burstable", kind="warmup", options={"stand": True})
+    until(lambda: running.status().stands)
+    status = running.status()
+    assert (status.phase, status.lease.milli, status.result) == ("running", 0, {"counted": 20})
+    assert (status.progress.share, status.progress.doing) == (1.0, "stands by")
+    assert GateSegment.open(tmp_path / "gates", "gpu-0").read().slots == ()
+    assert running.adopt_epoch(Order(2)).lease.milli == 0
+    getattr(running, verb)(Order(2))
+    assert running.join(PATIENCE_S).end == end
 
 
 def test_a_stopped_work_writes_no_checkpoint(host, tmp_path):
