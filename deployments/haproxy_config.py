@@ -19,8 +19,6 @@ STANDBY = "-standby"
 """Ends the name of a replica's second entry, which is used when no replica serves any more."""
 HIGH, STATUS = -100, -200
 """Priority classes; the lowest number is taken from the queue first, and 0 is a normal request's."""
-LOW_MS = 50
-"""A low one goes behind normal ones that come this much later; behind all of them it might wait in vain."""
 DROPPED = ("log global", "option httplog", "option log-health-checks")
 """A line of log a request costs more than it is worth here."""
 OVERLOADED = "too many requests wait; try again in a second, or add replicas"
@@ -37,6 +35,7 @@ class Rules:
         answer_ms: after which another replica is asked. other_ms: the same for what is not a call.
         max_inflight: calls given to one replica at a time; the others wait here.
         queue: waiting calls from which a further one is refused, by priority.
+        low_ms: a low one goes behind normal ones that come this much later; behind all it might wait in vain.
         shadows: some replicas stand by; see `_of_replica`.
         stopped_ms: how long a signal may have stopped a replica before it is ended; 0: as long as it likes.
     """
@@ -51,6 +50,7 @@ class Rules:
     queue_ms: int
     max_inflight: int
     queue: dict[str, int]
+    low_ms: int = 50
     shadows: bool = False
     stopped_ms: int = 0
 
@@ -147,7 +147,7 @@ def _of_calls(rules: Rules) -> list[str]:
         "http-request set-header Idempotency-Key %[uuid()] if is_call !{ req.hdr(Idempotency-Key) -m found }",
         "http-request set-header X-Request-Start t=%[date(0,ms)]",
         f"http-request set-priority-class int({HIGH}) if is_call is_high",
-        f"http-request set-priority-offset int({LOW_MS}) if is_call is_low",
+        f"http-request set-priority-offset int({rules.low_ms}) if is_call is_low",
         f"http-request set-priority-class int({STATUS}) if !is_call",
         f"http-request set-timeout server {rules.other_ms}ms if !is_call",
     ]

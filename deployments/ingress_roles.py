@@ -42,13 +42,18 @@ class Announcer:
         self._told_s = float("-inf")
 
     def __call__(self, roles: Mapping[str, bool]) -> None:
-        """Whether it stands by, of each replica by its id. Trouble is logged: serving goes on as it was."""
+        """Whether it stands by, of each replica by its id. Trouble is logged: serving goes on as it was.
+
+        One that was told before and is not named any more is gone, and gets no call either: HAProxy would try it
+        first, and wait before it tried the last that is left.
+        """
         with self._lock:
             is_new = dict(roles) != self._told
             if not roles and not is_new or not is_new and self._clock() - self._told_s < REPEAT_S:
                 return
+            gone = dict.fromkeys(self._told.keys() - roles.keys(), True) if roles else {}
             try:
-                self._tell(roles, is_new)
+                self._tell({**gone, **roles}, is_new)
             except OSError as error:
                 log.warning("HAProxy is not told who stands by: %s", error)
             self._told, self._told_s = dict(roles), self._clock()

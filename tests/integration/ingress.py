@@ -7,7 +7,9 @@ import contextlib
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, ServerConfig
@@ -124,15 +126,17 @@ async def ingress(
     settings: IngressSettings | None = None,
     others: Sequence[int] = (),
     shadows: bool = False,
+    **rules: Any,
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of HAProxy in front of these replicas, and of others that listen on some port already.
 
     Args:
         shadows: some of them may stand by.
+        rules: fields of `Rules` that are other than the settings give.
     """
     settings = settings or IngressSettings(**CALM)
     front, stats, metrics, *ports = free_ports(3 + len(replicas))
-    write_launcher(folder, haproxy_rules(settings, stats, metrics, shadows))
+    write_launcher(folder, replace(haproxy_rules(settings, stats, metrics, shadows), **rules))
     servers = [ServerConfig(name=f"r{i}", host="127.0.0.1", port=port) for i, port in enumerate([*ports, *others])]
     api = HAProxyApi(
         HAProxyConfig(
