@@ -2,8 +2,8 @@
 
 One gateway serves and one stands by, on emulated devices. Calls come one at a time. Again and again the one that
 serves is killed; as soon as the pool has promoted the other, one call is timed: the first that it ever gets by way
-of HAProxy. Serve's replacement is the next shadow. Every other shadow starts with ``plan.gateway.warm`` false; all
-else is the same for it, Serve's health checks too.
+of HAProxy. Serve's replacement is the next shadow. Every other shadow is cold: it starts with ``plan.gateway.warm``
+false, and Serve's health checks, which are small requests, are not passed on to it.
 """
 
 from __future__ import annotations

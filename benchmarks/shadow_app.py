@@ -24,9 +24,15 @@ def cold_file(home: Path) -> Path:
 
 class ColdableGateway(Gateway):
     async def __init__(self, settings: Settings, *args: Any, **kwargs: Any):  # as Serve's wrapper has it
-        if cold_file(settings.home).exists():
+        self._is_cold = cold_file(settings.home).exists()
+        if self._is_cold:
             settings = unwarmed(settings)
         await super().__init__(settings, *args, **kwargs)  # pyright: ignore[reportGeneralTypeIssues]
+
+    async def check_health(self) -> None:
+        """A cold one is asked nothing at all before its first caller: Serve's checks would warm it, too."""
+        if not self._is_cold:
+            await super().check_health()
 
 
 def unwarmed(settings: Settings) -> Settings:

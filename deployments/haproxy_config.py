@@ -171,18 +171,20 @@ def _of_replica(server: Server | None, rules: Rules, standing_by: Collection[str
     were it not taken out at once; checks bring it back.
 
     One that stands by has weight 0, which may be changed at run time. HAProxy gives it no call then, not even as
-    the last there is. So each has a second entry, a backup that counts as alive as long as the first does: when no
-    replica with a weight is left, calls go there within the same retry, whether or not anybody has told HAProxy.
+    the last there is. So each has a second entry, a backup: when no replica with a weight is left, calls go there
+    within the same retry, whether or not anybody has told HAProxy. It has checks of its own: one that tracked an
+    entry without weight would take no call from the queue.
     """
     if server is None:
         return []
     bound = f" maxconn {rules.max_inflight}"
     weight = " weight 0" if server.is_of(standing_by) else ""
-    first = f"{server.line}{bound} observe layer4 error-limit 1 on-error mark-down{weight}"
+    watched = " observe layer4 error-limit 1 on-error mark-down"
+    first = f"{server.line}{bound}{watched}{weight}"
     if not rules.shadows:
         return [first]
-    track = f"no-check track {server.backend}/{server.name}"
-    return [first, f"    server {server.name}{STANDBY} {server.address} {track}{bound} backup"]
+    standby = server.line.replace(server.name, f"{server.name}{STANDBY}", 1)
+    return [first, f"{standby}{bound}{watched} backup"]
 
 
 def _error(status: int, kind: str, message: str) -> str:

@@ -81,6 +81,12 @@ def test_what_was_told_is_told_again_after_a_while_and_not_before(announce, hapr
     assert [said.rpartition(" ")[2] for said in haproxy.told] == ["0", "0", "1"]
 
 
+def test_one_that_is_gone_gets_no_call_either(announce, haproxy):
+    announce({"abc": True, "def": False})
+    announce({"abc": False})
+    assert haproxy.told[-1] == f"{SERVER}abc weight 1; {SERVER}def weight 0"
+
+
 def test_the_last_role_that_goes_is_told_and_then_there_is_rest(announce, haproxy, tmp_path, clock):
     announce({})
     assert not (tmp_path / ROLES).exists()

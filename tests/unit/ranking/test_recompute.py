@@ -53,7 +53,7 @@ def test_less_is_kept_for_the_way_back(synthetic, data):
     assert again < 0.6 * plain
 
 
-@pytest.mark.parametrize("stop", [3, 17, 40, 60])
+@pytest.mark.parametrize("stop", [17, 60])
 def test_a_stopped_fit_resumes_to_the_same_weights(synthetic, data, stop, tmp_path):
     """At micro-steps, pieces of a move, and within validation."""
 
