@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
 
 import psutil
@@ -23,7 +23,7 @@ import psutil
 from configs.errors import Conflict, Unavailable
 from configs.settings import Settings
 from deployments import processes
-from deployments.environment import NODE_ADDRESS, Folders, Ports, cluster_environment, write_files
+from deployments.environment import NODE_ADDRESS, Folders, Ports, cluster_environment, is_free, write_files
 from deployments.gates import remove_gates
 from deployments.machine import device_resources, machine_resources
 from features.files import write_atomically
@@ -104,13 +104,23 @@ class Cluster:
         return self.folders.token.read_text(encoding="utf-8").strip()
 
     def start(self, settings: Settings) -> ClusterRecord:
-        """Start Ray.
+        """Start Ray; once more, on other ports, when somebody took one of them between the choice and the start.
 
         Raises:
             Unavailable: it does not come up; holds the end of Ray's output. Conflict: as `write_files`.
             ConfigError: as `device_resources`.
         """
-        ports, resources = Ports.choose(), {**machine_resources(), **device_resources(settings)}
+        ports = Ports.choose()
+        try:
+            return self._start(settings, ports)
+        except Unavailable:
+            if all(is_free(port) or self.holds(port) for port in astuple(ports)):
+                raise
+            self.stop()
+        return self._start(settings, Ports.choose())
+
+    def _start(self, settings: Settings, ports: Ports) -> ClusterRecord:
+        resources = {**machine_resources(), **device_resources(settings)}
         write_files(settings, self.folders, ports)
         environment = {**os.environ, **cluster_environment(settings, self.folders, ports)}
         environment.pop("RAY_ADDRESS")  # `ray start --head` refuses to start beside a named cluster

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -105,6 +106,24 @@ def test_a_start_that_fails_says_what_ray_said_and_can_be_cleared_away(cluster, 
     with pytest.raises(Unavailable, match="(?s)exit code 3.*no room for the store"):
         cluster.start(build_settings({"home": str(cluster.folders.home)}))
     assert cluster.stop() == 1
+
+
+def test_a_start_whose_port_was_taken_meanwhile_is_tried_again_on_others(cluster, monkeypatch):
+    tried = []
+
+    def command(_folders, ports, _resources):
+        tried.append(ports.dashboard)
+        return [*PYTHON, f"import sys; sys.exit({int(ports.dashboard == taken)})"]
+
+    monkeypatch.setattr(module, "_start_command", command)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        first = replace(module.Ports.choose(), dashboard=taken)
+        choices = iter([first, module.Ports.choose()])
+        monkeypatch.setattr(module.Ports, "choose", lambda: next(choices))
+        record = cluster.start(build_settings({"home": str(cluster.folders.home)}))
+    assert tried[0] == taken != tried[1]
+    assert record.dashboard == f"http://127.0.0.1:{tried[1]}"
 
 
 def test_any_change_of_the_settings_changes_their_digest():
