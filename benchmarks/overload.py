@@ -29,7 +29,7 @@ CALLS = 4_000
 FULL_QUALITY = b'"degraded":[]'
 ANSWERED, REFUSED = 200, 429
 FIRST_RATE, STEP = 100.0, 1.3
-PAUSE_S = 3.0
+PAUSE_S = 12.0
 """Between two loads, so that quality given up under one is back before the next."""
 
 

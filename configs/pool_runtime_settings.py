@@ -31,7 +31,9 @@ class DeviceSettings(Branch):
     node: str = Field(default="", max_length=253, description="name of its Ray node; absent: the head node")
     rack: str = Field(default="", max_length=100, description="copies that must not fail together avoid one rack")
     zone: str = Field(default="", max_length=100, description="the same for zones")
-    price_per_hour: float = Field(default=0.0, ge=0, le=1e6, description="of the whole device")
+    price_per_hour: float = Field(
+        default=0.0, ge=0, le=1e6, description="of the whole device; 0: that of its kind in pool.price_per_hour"
+    )
 
     @model_validator(mode="after")
     def _made_of_something(self) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -134,6 +134,11 @@ class PoolSettings(Branch):
 
     devices: tuple[DeviceSettings, ...] = Field(
         default=(), description="of the pool; absent: the cores of each Ray node as one device, and its GPUs and NPUs"
+    )
+    price_per_hour: dict[Tier, Annotated[float, Field(gt=0, le=1e6)]] = Field(
+        default_factory=dict,
+        description="of a whole device by kind (of all cores of a node together), where the device states none; costs "
+        "are told only where every device has a price",
     )
     runtime: RuntimeSettings = RuntimeSettings()
     roofline: RooflineSettings = RooflineSettings()

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
+from configs.autoscale_settings import AutoscaleSettings
 from configs.branch import Branch
 from configs.errors import ConfigError
+from configs.event_settings import EventSettings
+from configs.forecast_settings import ForecastSettings
 from configs.handle_settings import HandleSettings
+from configs.inference_settings import InferenceSettings
 from configs.ingress_settings import IngressSettings
 from configs.layers import merged, stated_by
 from configs.overload_settings import OverloadSettings
@@ -24,6 +28,8 @@ from configs.plan_settings import STAGES as STAGES
 from configs.plan_settings import PlanSettings
 from configs.plan_settings import StageName as StageName
 from configs.pool_settings import PoolSettings
+from configs.release_settings import ReleaseSettings
+from configs.triton_settings import TritonSettings
 from configs.wrong_settings import wrong_settings
 
 PROFILES = Path(__file__).parent / "profiles"
@@ -150,6 +156,32 @@ class Settings(Branch):
     plan: PlanSettings = PlanSettings()
     handles: HandleSettings = HandleSettings()
     pool: PoolSettings = PoolSettings()
+    forecast: ForecastSettings = ForecastSettings()
+    autoscale: AutoscaleSettings = AutoscaleSettings()
+    releases: ReleaseSettings = ReleaseSettings()
+    inference: InferenceSettings = InferenceSettings()
+    triton: TritonSettings = TritonSettings()
+    events: EventSettings = EventSettings()
+
+    @model_validator(mode="after")
+    def _scalable(self) -> Self:
+        for name, deployment in self.autoscale.deployments.items():
+            if deployment.start_s > self.forecast.max_lead_s:
+                raise ValueError(
+                    f"autoscale.deployments.{name}.start_s: {deployment.start_s:g} is further ahead than "
+                    f"forecast.max_lead_s, {self.forecast.max_lead_s:g}; raise that"
+                )
+        if "gateway" in self.autoscale.deployments and self.plan.gateway.shadows:
+            raise ValueError(
+                "autoscale.deployments.gateway: copies that stand by are told from the others by a fixed number; set "
+                "plan.gateway.shadows to 0"
+            )
+        return self
+
+    @property
+    def models_folder(self) -> Path:
+        """The repository of models that are served by the Open Inference Protocol."""
+        return self.inference.folder or self.home / "models"
 
     @property
     def dataset_folder(self) -> Path:
@@ -162,6 +194,10 @@ class Settings(Branch):
     @property
     def store_folder(self) -> Path:
         return self.home / "store" / self.dataset
+
+    @property
+    def item_changes_file(self) -> Path:
+        return self.home / "items" / f"{self.dataset}.sqlite"
 
     @property
     def event_log_file(self) -> Path:

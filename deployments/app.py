@@ -15,12 +15,13 @@ from ray.serve.config import RequestRouterConfig
 from ray.serve.schema import LoggingConfig
 
 from configs.settings import Settings, load_settings
+from deployments.autoscaling import start_autoscaler
 from deployments.gateway import Gateway
 from deployments.plan import Placement, make_plan, replica_options, replica_settings
 from deployments.pool import start_pool
 from deployments.routing import StageRouter
 from deployments.stages import Stage
-from pool.repository import ReleaseRepository
+from pool.repository import open_releases
 
 # The gateway admits or refuses by itself; Serve's own limit only has to stay out of the way.
 MAX_ONGOING_REQUESTS = 1_000
@@ -44,6 +45,7 @@ def build_app(arguments: dict[str, Any]) -> serve.Application:
     checked = AppArguments.model_validate(arguments)
     settings = load_settings(checked.profile, checked.overrides)
     start_pool(settings)
+    start_autoscaler(settings)
     return compose(settings, cluster_resources())
 
 
@@ -69,7 +71,7 @@ def compose(
     # Replicas start in another folder than the one a relative home was meant from.
     settings = settings.model_copy(update={"home": settings.home.absolute()})
     # Named once for all: a replica that starts after a promotion serves what the others serve.
-    champion = ReleaseRepository(settings.releases_folder).champion()
+    champion = open_releases(settings).champion()
     user_config = {"version": version}
     plan = make_plan(settings, resources)
     handles = {

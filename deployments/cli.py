@@ -11,10 +11,12 @@ import typer
 from configs.settings import load_settings
 from deployments import ask, console, launch, offline
 from deployments.cli_budget import budget
+from deployments.cli_experiment import experiment
 from deployments.cli_ingest import ingest
 from deployments.cli_plan import plan
 from deployments.cli_pool import pool
 from deployments.cli_release import releases
+from deployments.cli_simulate import simulate
 from deployments.console import flat_lines, reporting, show
 from deployments.options import AsJson, DatasetName, Profile, Recipe, absolute, resolve
 
@@ -22,7 +24,9 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 app.command()(budget)
 app.command()(ingest)
 app.command()(plan)
+app.command()(simulate)
 app.add_typer(releases, name="release")
+app.add_typer(experiment, name="experiment")
 app.add_typer(pool, name="pool")
 
 

@@ -14,9 +14,13 @@ from rich.text import Text
 from configs.errors import ConfigError, RecpoolError
 from configs.settings import Settings, load_settings
 from deployments import pool_ask, pool_top
+from deployments.autoscaling import ScaleReport
 from deployments.console import flat_lines, show
+from deployments.cost_view import cost_lines
 from deployments.options import AsJson, Profile
 from deployments.pool_rules import PREFIX
+from deployments.scale_routes import SCALING
+from pool.policy.cost_summary import CostSummary
 from pool.views import PoolReport, WorkloadReport
 
 pool = typer.Typer(no_args_is_help=True, help="Look at the devices and at what shares them, and change it.")
@@ -99,6 +103,27 @@ def migrate(
 ) -> None:
     """Move a workload to another device, by its checkpoint."""
     _change(profile, pool_ask.workload_path(name, "migrate"), {"device": device}, as_json)
+
+
+@pool.command()
+def cost(profile: Profile = "default", as_json: AsJson = False) -> None:
+    """What the month costs: by workload, model, scene and team, and what the pool saved against dedicated devices."""
+    document = pool_ask.look(load_settings(profile), f"{PREFIX}/cost")
+    rows = cost_lines(pool_ask.parsed(CostSummary, document))
+    show(document, [pool_top.clean(row) for row in rows], as_json)
+
+
+@pool.command()
+def scaling(profile: Profile = "default", as_json: AsJson = False) -> None:
+    """How many replicas the autoscaler wants of each deployment it drives, and why."""
+    document = pool_ask.look(load_settings(profile), SCALING)
+    found = pool_ask.parsed(tuple[ScaleReport, ...], document["deployments"])
+    rows = [
+        f"{each.deployment}: {each.replicas} replicas ({each.running} run, {each.starting} start) for "
+        f"{each.arriving_per_s:.1f}/s, {each.queued:.0f} wait: {'; '.join(each.reasons)}"
+        for each in found
+    ]
+    show(document, [pool_top.clean(row) for row in rows] or ["nothing was decided yet"], as_json)
 
 
 @pool.command()

@@ -10,21 +10,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.posts import Posts
-
 log = logging.getLogger("recpool.express")
 IMPORT_PATH = "deployments.express:middlewares"
 
-_here: list[Posts] = []
+
+class Answering(Protocol):
+    """An ASGI application that says which calls are for it."""
+
+    def answers(self, scope: Scope) -> bool: ...
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
 
-def register(posts: Posts) -> None:
+_here: list[Answering] = []
+
+
+def register(posts: Answering) -> None:
     """Let this process's gateway answer calls; the one registered last does."""
     _here[:] = [posts]
 

@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Annotated, Any
@@ -23,13 +23,17 @@ import typer
 
 from configs.errors import RecpoolError, Unavailable
 from configs.settings import Settings, load_settings
-from deployments import console
+from deployments import console, pool_ask
+from deployments.cli_rollout import followed
 from deployments.cluster import Cluster
 from deployments.finetune_request import Wanted, declare
+from deployments.offline import absorb_events
 from deployments.pool_client import PoolClient
 from deployments.pool_follow import Follower, Moment, Trouble, moment_line
 from deployments.pool_top import clean
+from deployments.releases.routes import ROLLOUT
 from deployments.rollout import deployed_arguments
+from features.logged_interactions import Absorbed
 from pool.repository import CHAMPION
 from pool.views import WorkloadReport
 
@@ -45,6 +49,12 @@ class OnStop(StrEnum):
 
     cancel = "cancel"
     detach = "detach"
+
+
+class Since(StrEnum):
+    """From when on events are added to the dataset before training."""
+
+    last = "last"
 
 
 @dataclass(frozen=True)
@@ -68,6 +78,20 @@ class Telling:
         elif ended.phase == "succeeded":
             self._line(f"published release {ended.result.get('version')}; `recpool release list` shows it")
 
+    def absorbed(self, found: Absorbed) -> None:
+        if self.as_json:
+            self._object({"event": "absorbed", "name": self.name, **asdict(found)})
+        else:
+            self._line(
+                f"{self.name}  {found.interactions} new interactions, {found.users} new users, {found.items} new items"
+            )
+
+    def rollout(self, version: str, line: str) -> None:
+        if self.as_json:
+            self._object({"event": "rollout", "name": self.name, "version": version, "message": line})
+        else:
+            self._line(f"release {version}  {line}")
+
     def stopped(self, what: str) -> None:
         if self.as_json:
             self._object({"event": "stopped", "name": self.name, "message": what})
@@ -90,6 +114,10 @@ def finetune(
         str, typer.Option(help="release whose weights to begin with: a version, champion, or scratch for none")
     ] = CHAMPION,
     recipe: Annotated[str | None, typer.Option(help="quick or full; absent: that of the release begun with")] = None,
+    since: Annotated[
+        Since | None, typer.Option(help="last: first bring the dataset up to date with the log of events")
+    ] = None,
+    promote: Annotated[bool, typer.Option("--promote", help="roll the release out once it is published")] = False,
     epochs: Annotated[int | None, typer.Option(min=1, help="of every model; absent: the recipe's")] = None,
     most_rows: Annotated[int | None, typer.Option(min=1, help="newest interactions to train on; absent: all")] = None,
     recompute: Annotated[bool, typer.Option(help="less memory for activations, for more time")] = False,
@@ -114,18 +142,29 @@ def finetune(
     place = {"min_milli": min_milli, "desired_milli": desired_milli, "memory_bytes": memory_bytes}
     place |= {"tier": tuple(tier) if tier else None, "team": team}
     wanted = Wanted(name, start_from, recipe, {**training, "threads": threads}, place)
-    settings = service_settings(profile)
+    settings, telling = service_settings(profile), Telling(name, as_json)
     connect(settings)
+    if since is not None:
+        telling.absorbed(absorb_events(settings))
     pool = PoolClient(read_timeout_s=TIMEOUT_S, change_timeout_s=TIMEOUT_S)
-    code = asyncio.run(run(pool, settings, wanted, on_stop, every, Telling(name, as_json)))
+    after = (lambda version: roll_out(settings, version, telling)) if promote else None
+    code = asyncio.run(run(pool, settings, wanted, on_stop, every, telling, after))
     raise typer.Exit(code)
 
 
 async def run(
-    pool: PoolClient, settings: Settings, wanted: Wanted, on_stop: OnStop, every_s: float, telling: Telling
+    pool: PoolClient,
+    settings: Settings,
+    wanted: Wanted,
+    on_stop: OnStop,
+    every_s: float,
+    telling: Telling,
+    after: Callable[[str], bool] | None = None,
 ) -> int:
     """Check, submit and follow; returns the exit code.
 
+    Args:
+        after: called with the version that was published; whether what it does succeeded.
     Raises:
         RecpoolError: it cannot be submitted; as `declare`, and as the client's methods.
     """
@@ -141,7 +180,23 @@ async def run(
     stop.cancel()
     ended = following.result()
     telling.result(ended)
-    return 0 if ended.phase == "succeeded" else 1
+    if ended.phase != "succeeded":
+        return 1
+    done = after is None or await asyncio.to_thread(after, str(ended.result["version"]))
+    return 0 if done else 1
+
+
+def roll_out(settings: Settings, version: str, telling: Telling) -> bool:
+    """Let a release come to serve step by step; whether it does. Raises Unavailable when the service is away."""
+    pool_ask.change(settings, ROLLOUT, {"version": version})
+    told = 0
+    for view in followed(settings):
+        for line in view["told"][told:]:
+            telling.rollout(version, line)
+        told = len(view["told"])
+        if view["ended"]:
+            return view["phase"] == "promoted"
+    return False
 
 
 def service_settings(profile: str | None) -> Settings:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from configs.errors import ArtifactError, ConfigError, Conflict, NotFound
 from configs.settings import Settings
-from pool.repository import CHAMPION, ReleaseRepository
+from pool.repository import CHAMPION, open_releases
 from pool.views import PoolReport
 from pool.workload import WorkloadSpec
 from recall.recipes import recipe as known_recipe
@@ -77,7 +77,7 @@ def _start(settings: Settings, wanted: Wanted) -> tuple[str | None, str]:
         _named("--recipe", lambda: known_recipe(wanted.recipe or ""))
     if wanted.start_from == SCRATCH:
         return None, wanted.recipe or DEFAULT_RECIPE
-    repository = ReleaseRepository(settings.releases_folder)
+    repository = open_releases(settings)
     version = repository.champion() if wanted.start_from == CHAMPION else wanted.start_from
     if version is None:
         raise NotFound(f"--start-from {CHAMPION}: {repository.folder} has none yet; say --start-from {SCRATCH}")

@@ -15,12 +15,19 @@ from starlette.types import ASGIApp
 from configs.errors import RecpoolError, Unavailable
 from configs.settings import STAGES, Settings
 from deployments import express
-from deployments.choice import chosen_version
+from deployments.choice import read_choice
 from deployments.handles import RemoteStage
+from deployments.items_routes import items_router
+from deployments.load_reports import LoadReporter, ServiceLoad
 from deployments.own_calls import OwnCalls
 from deployments.plan import GATEWAY
 from deployments.pool_member import PoolMember
 from deployments.pool_routes import pool_router
+from deployments.releases.reporter import Reporter
+from deployments.releases.routes import release_router
+from deployments.releases.supervision import Supervision
+from deployments.scale_routes import scale_router
+from serving.events.posts import PATH, events_post
 from serving.http import build_http
 from serving.service import Service
 
@@ -32,6 +39,11 @@ PATIENCE = 3
 """Probes in a row that the funnel may miss: one or two are a machine that is busy with something else."""
 BROKEN = ("failed", "timeout")
 """Reasons for doing without a stage that speak of the stage, not of the request or its deadline."""
+
+
+def own_name() -> str:
+    """Of this replica, as Serve has it."""
+    return serve.get_replica_context().replica_id.unique_id
 
 
 class Probe:
@@ -94,11 +106,21 @@ class Gateway:
             stage.connect()
         self._plan, self._champion = settings.plan.gateway, champion
         self._service = Service(settings, stages, tiers)
-        self._http = build_http(self._service, settings.serving, [pool_router(settings)])
+        posts = {PATH: events_post(self._service.events)}
+        rollouts = Supervision(settings)
+        routers = [pool_router(settings), release_router(settings, rollouts), scale_router()]
+        routers.append(items_router(settings, self._service.items))
+        self._http = build_http(self._service, settings.serving, routers, posts)
+        self._reporter = Reporter(self._service, settings.releases.limits, rollouts, own_name)
         express.register(self._http)
         self._probe = Probe(self._http, [stage for stage in STAGES if stage not in stages])
         copies = self._plan.replicas or 0 if self._plan.shadows else 0
-        self._member = PoolMember(settings, self._service, GATEWAY, copies, version=lambda: self._service.version)
+        service = self._service
+        self._member = PoolMember(
+            settings, service, GATEWAY, copies, version=lambda: service.version, scenes=service.scenes
+        )
+        load = ServiceLoad(self._service, settings.autoscale.slo_ms)
+        self._load = LoadReporter(settings.autoscale, GATEWAY, load, settings.ranking.threads or 1)
         self._own_calls = OwnCalls(self._http, self._service.sample_users)
         # Stages elsewhere may not be there yet, and compute on devices that are not this process's.
         self._warms_up = self._plan.warm and not stages
@@ -116,7 +138,9 @@ class Gateway:
         one to die when there is no old one: the service starts, and says on /readyz that it is not ready.
         """
         try:
-            await self._service.load(chosen_version(user_config, self._champion), self._warms_up)
+            choice = read_choice(user_config)
+            await self._service.load(choice.version or self._champion, self._warms_up)
+            await self._service.divide(choice.traffic, self._warms_up)
         except Exception as error:
             if not isinstance(error, RecpoolError) and not self._service.ready:
                 raise  # not a release that is wrong but a program; Serve reports it
@@ -130,6 +154,8 @@ class Gateway:
             await self._own_calls(OWN_CALLS)
         if self._is_pooled:
             self._member.start()
+        self._load.start()
+        self._reporter.start()
         self._keeping_warm = asyncio.create_task(self._keep_warm())
 
     async def _keep_warm(self) -> None:
@@ -154,4 +180,6 @@ class Gateway:
         if self._keeping_warm is not None:
             self._keeping_warm.cancel()
         self._member.stop()
+        self._load.stop()
+        self._reporter.stop()
         await self._service.close()

@@ -17,6 +17,11 @@ CALL = "method POST"
 BACKEND_PREFIX = "backend http-"
 STANDBY = "-standby"
 """Ends the name of a replica's second entry, which is used when no replica serves any more."""
+INFERENCE = "http-recpool-inference"
+"""The backend of models as a service (`deployments.inference_config`). Each model has a queue of its own, in which
+batches form, so replicas are given what comes; answers may take long, and errors are told as Triton tells them."""
+MODEL_CALL_MS, MODEL_LOAD_MS = 60_000, 600_000
+MODEL_INFLIGHT = 4_096
 HIGH, STATUS = -100, -200
 """Priority classes; the lowest number is taken from the queue first, and 0 is a normal request's."""
 DROPPED = ("log global", "option httplog", "option log-health-checks")
@@ -106,7 +111,8 @@ def rewritten(config: str, rules: Rules, standing_by: Collection[str] = ()) -> s
             lines += [f"    {new}" for new in edits[place]]
         elif text not in DROPPED:
             is_backend = text == section and section.startswith(BACKEND_PREFIX)
-            lines += [line, *(f"    {new}" for new in (_of_calls(rules) if is_backend else []))]
+            of_backend = _of_models(rules) if section.split()[-1:] == [INFERENCE] else _of_calls(rules)
+            lines += [line, *(f"    {new}" for new in (of_backend if is_backend else []))]
     missing = edits.keys() - done
     if missing:
         raise Unexpected(f"HAProxy's configuration has no {sorted(' / '.join(place) for place in missing)}")
@@ -153,6 +159,16 @@ def _of_calls(rules: Rules) -> list[str]:
     ]
 
 
+def _of_models(rules: Rules) -> list[str]:
+    """The same for requests to models: a call computes, so it may be made twice; loading a model takes its time."""
+    return [
+        "acl is_call path_end /infer",
+        f"http-request wait-for-body time {rules.other_ms}ms if is_call",
+        f"http-request set-timeout server {MODEL_CALL_MS}ms if is_call",
+        f"http-request set-timeout server {MODEL_LOAD_MS}ms if !is_call",
+    ]
+
+
 def _servers(lines: Iterable[str]) -> Iterator[tuple[Server | None, str]]:
     """Each line, and the replica that it is the entry of; Serve's own proxy, the last resort, is none."""
     section = ""
@@ -177,11 +193,11 @@ def _of_replica(server: Server | None, rules: Rules, standing_by: Collection[str
     """
     if server is None:
         return []
-    bound = f" maxconn {rules.max_inflight}"
+    bound = f" maxconn {MODEL_INFLIGHT if server.backend == INFERENCE else rules.max_inflight}"
     weight = " weight 0" if server.is_of(standing_by) else ""
     watched = " observe layer4 error-limit 1 on-error mark-down"
     first = f"{server.line}{bound}{watched}{weight}"
-    if not rules.shadows:
+    if not rules.shadows or server.backend == INFERENCE:
         return [first]
     standby = server.line.replace(server.name, f"{server.name}{STANDBY}", 1)
     return [first, f"{standby}{bound}{watched} backup"]

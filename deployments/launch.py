@@ -22,7 +22,7 @@ from deployments.plan import Plan, make_plan
 from deployments.rollout import await_ready, deploy, serve_config, why_not_ready
 from features.datasets import Dataset
 from features.schema import USER_ID
-from pool.repository import ReleaseRepository
+from pool.repository import open_releases
 
 READY_TIMEOUT_S = 240.0
 WATCH_PERIOD_S = 2.0
@@ -90,7 +90,7 @@ class Launch:
             ensure_store(self.settings, self.report)
             if record is None or why_not_ready(record.http, version) is not None:
                 # While what runs still serves: a damaged release or a taken port must not be what ends it.
-                ReleaseRepository(self.settings.releases_folder).verify(version)
+                open_releases(self.settings).verify(version)
                 record = record or self._start()
                 self._roll_out(record, plan, version)
         return self._describe(record, version)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 from configs.errors import DataError
 from configs.settings import Settings
 from deployments.console import Report
 from features import movielens
 from features.datasets import Dataset
+from features.event_log import open_event_log
 from features.files import write_atomically
 from features.ingest import ingest
 from features.ingest_spec import IngestReport, IngestSpec
+from features.logged_interactions import Absorbed, absorb
 from features.schema import USER_ID
 from features.store import open_store
 from features.stored_rows import ROW_FORMAT
-from pool.repository import CHAMPION, ReleaseRepository
+from pool.repository import CHAMPION, open_releases
 
 MOVIELENS = "ml-1m"
 
@@ -48,7 +51,7 @@ def save_dataset(settings: Settings, spec: IngestSpec, report: Report) -> Ingest
 
 def ensure_release(settings: Settings, report: Report) -> str:
     """The champion's version; trains the quick recipe and promotes it when there is none."""
-    return ReleaseRepository(settings.releases_folder).champion() or train(settings, "quick", report)
+    return open_releases(settings).champion() or train(settings, "quick", report)
 
 
 def train(settings: Settings, recipe: str, report: Report, promote: bool = True) -> str:
@@ -57,7 +60,7 @@ def train(settings: Settings, recipe: str, report: Report, promote: bool = True)
 
     version = build_release(load_dataset(settings), settings, recipe, report)
     if promote:
-        ReleaseRepository(settings.releases_folder).point(CHAMPION, version)
+        open_releases(settings).point(CHAMPION, version)
     return version
 
 
@@ -66,13 +69,33 @@ def load_dataset(settings: Settings) -> Dataset:
     return Dataset.load(settings.dataset_folder)
 
 
+def absorb_events(settings: Settings) -> Absorbed:
+    """Bring the settings' dataset up to date with the log of events.
+
+    The feature store was loaded from what has changed then, but it has these events already, from when they came.
+
+    Raises:
+        DataError: there is no such dataset. Unavailable: the log cannot be read.
+    """
+    note = _note(settings)
+    was_loaded = note.is_file() and note.read_text(encoding="utf-8") == _fingerprint(settings)
+    log = open_event_log(settings)
+    try:
+        found = absorb(settings.dataset_folder, log)
+    finally:
+        log.close()
+    if was_loaded:
+        write_atomically(note, _fingerprint(settings).encode())
+    return found
+
+
 def ensure_store(settings: Settings, report: Report) -> None:
     """Fill the feature store from the dataset unless it holds that dataset already.
 
     A note beside the store says what was loaded last. It alone is not trusted: a server may have been
     emptied since, so one user is looked up as well.
     """
-    stage, note = "loading the feature store", settings.home / "store" / f"{settings.dataset}.loaded"
+    stage, note = "loading the feature store", _note(settings)
     wanted = _fingerprint(settings)
     store = open_store(settings.store, settings.store_folder)
     try:
@@ -87,6 +110,11 @@ def ensure_store(settings: Settings, report: Report) -> None:
         report(stage, 1.0)
     finally:
         store.close()
+
+
+def _note(settings: Settings) -> Path:
+    """Beside the store: which dataset was loaded last."""
+    return settings.home / "store" / f"{settings.dataset}.loaded"
 
 
 def _fingerprint(settings: Settings) -> str:

@@ -101,6 +101,7 @@ def make_plan(settings: Settings, resources: Mapping[str, float]) -> Plan:
     plans: dict[str, StagePlan] = {**settings.plan.stages}
     stages = tuple(_stage(name, plans.get(name, StagePlan()), gateway, settings, resources) for name in STAGES)
     _check_shadows(gateway, stages, settings)
+    _check_scaled(stages, settings)
     return Plan(gateway, stages)
 
 
@@ -172,6 +173,7 @@ def _gateway(settings: Settings, resources: Mapping[str, float]) -> Placement:
         room = int(resources.get(RAY_RESOURCE[tier], 0) * 1000) // plan.share_milli
         replicas = max(1, min(room - plan.shadows, MOST_GATEWAYS, max(SPARE_REPLICAS, int(cores) // threads)))
         why = f"{why}; replicas for {cores:g} cores"
+    replicas = _within(GATEWAY, replicas, settings)
     return Placement(GATEWAY, tier, why, False, replicas, plan.share_milli, threads, plan.shadows)
 
 
@@ -192,6 +194,16 @@ def _check_shadows(gateway: Placement, stages: Sequence[Placement], settings: Se
         )
 
 
+def _check_scaled(stages: Sequence[Placement], settings: Settings) -> None:
+    """Raise ConfigError when the replicas of a stage are to follow demand and it has none of its own."""
+    for stage in stages:
+        if stage.fused and stage.name in settings.autoscale.deployments:
+            raise ConfigError(
+                f"autoscale.deployments.{stage.name}: {stage.name} runs inside the gateway; drive the gateway, or set "
+                f"{_field(stage.name)}.fused to false"
+            )
+
+
 def _stage(
     name: str, plan: StagePlan, gateway: Placement, settings: Settings, resources: Mapping[str, float]
 ) -> Placement:
@@ -202,7 +214,14 @@ def _stage(
         return _fused(name, plan, gateway, f"{why}, like the gateway")
     because = "the profile says so" if plan.fused is False else f"the gateway is on {gateway.tier}"
     threads = _threads(name, tier, plan, settings)
-    return Placement(name, tier, f"{why}; {because}", False, plan.replicas or SPARE_REPLICAS, plan.share_milli, threads)
+    replicas = _within(name, plan.replicas or SPARE_REPLICAS, settings)
+    return Placement(name, tier, f"{why}; {because}", False, replicas, plan.share_milli, threads)
+
+
+def _within(name: str, replicas: int, settings: Settings) -> int:
+    """To begin with; where replicas follow demand, within the bounds of that."""
+    bounds = next((each for key, each in settings.autoscale.deployments.items() if key == name), None)
+    return replicas if bounds is None else min(bounds.max_replicas, max(bounds.min_replicas, replicas))
 
 
 def _fused(name: str, plan: StagePlan, gateway: Placement, why: str) -> Placement:

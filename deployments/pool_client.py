@@ -14,6 +14,7 @@ import ray
 from ray.exceptions import RayActorError, RayTaskError
 
 from configs.errors import DeadlineExceeded, RecpoolError, Unavailable
+from pool.policy.cost_summary import CostSummary
 from pool.views import PoolReport, WorkloadReport
 from pool.workload import WorkloadSpec
 
@@ -66,6 +67,10 @@ class PoolClient:
 
     async def report(self) -> PoolReport:
         return await self._ask(self._read_timeout_s, "report")
+
+    async def costs(self) -> CostSummary:
+        """Raises Conflict while a device has no price; names the setting."""
+        return await self._ask(self._read_timeout_s, "costs")
 
     async def workloads(self) -> tuple[WorkloadReport, ...]:
         return await self._ask(self._read_timeout_s, "workloads")

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
@@ -55,6 +56,9 @@ class PoolMember:
         copies: replicas that are to serve; those beyond stand by. 0: all serve.
         ask: the claim to the controller, and back what it grants; blocks.
         version: of the release that is served.
+        scenes: requests answered since the start, by scene.
+        part: of the replica that it is for, where each has a slice of its own.
+        enter: puts what computes on the device; absent: the whole process goes there.
     """
 
     def __init__(
@@ -65,14 +69,18 @@ class PoolMember:
         copies: int = 0,
         ask: Callable[[Claim], Claimed] | None = None,
         version: Callable[[], str | None] = lambda: None,
+        scenes: Callable[[], Mapping[str, float]] = dict,
+        part: str = "",
+        enter: Callable[[Claimed], Meter] | None = None,
     ):
         self._settings, self._serving, self._workload, self._copies = settings, serving, workload, copies
-        self._ask, self._version = ask or _ask_controller, version
+        self._ask, self._version, self._scenes = ask or _ask_controller, version, scenes
+        self._part, self._put = part, enter or self._enter
         self._holder, self._node_id, self._replica = "", "", ""
         self._claimed: Claimed | None = None
         self._slot: GateSlot | None = None
         self._old: list[GateSlot] = []
-        self._ended = threading.Event()
+        self._ended, self._leaves = threading.Event(), False
         self._said = ""
 
     @property
@@ -83,13 +91,18 @@ class PoolMember:
     def start(self) -> None:
         """Begin on a thread of its own, in a replica that is ready to serve: from here on it may be given calls."""
         context = ray.get_runtime_context()
-        self._holder, self._node_id = str(context.get_actor_id()), context.get_node_id()
+        self._holder, self._node_id = f"{context.get_actor_id()}{self._part}", context.get_node_id()
         self._replica = serve.get_replica_context().replica_id.unique_id
         threading.Thread(target=self._run, name="pool-member", daemon=True).start()
 
     def stop(self) -> None:
         """Renew no more; the slice lapses, and the gate's slot goes with the process."""
         self._ended.set()
+
+    def leave(self) -> None:
+        """Give slice and slot back, for what ends before its process does; the device's work must have ended."""
+        self._leaves = True
+        self.stop()
 
     def renew(self) -> float:
         """Claim or renew, and join the gate of the device; returns the seconds until the next time.
@@ -128,11 +141,12 @@ class PoolMember:
             copies=self._copies,
             replica=self._replica,
             pid=os.getpid(),
+            scenes=self._scenes(),
         )
 
     def _join(self, claimed: Claimed) -> None:
         segment = GateSegment.open(claimed.gate_folder, claimed.device.id)
-        slot = segment.join(self._workload, PRIORITY, claimed.lease.milli, self._enter(claimed))
+        slot = segment.join(self._workload, PRIORITY, claimed.lease.milli, self._put(claimed))
         self._serving.pass_gate(slot)
         if self._slot is not None:
             self._old.append(self._slot)
@@ -156,6 +170,15 @@ class PoolMember:
                 self._say(error.message)
             except Exception as error:  # Ray's, while a controller starts again; and whatever a thread must survive
                 self._say(f"{type(error).__name__}: {error}")
+        if self._leaves:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        self._serving.pass_gate(None)
+        for slot in filter(None, (*self._old, self._slot)):
+            slot.leave()
+        with suppress(Exception):  # without a controller the slice lapses
+            ray.get(find_controller().unclaim.remote(self._holder), timeout=CLAIM_TIMEOUT_S)
 
     def _say(self, why: str) -> None:
         """The same trouble is told once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Protocol
@@ -14,13 +15,15 @@ from pydantic import Field
 from starlette.exceptions import HTTPException
 
 from configs.branch import Branch
-from configs.errors import InvalidRequest, RecpoolError
+from configs.errors import Conflict, InvalidRequest, RecpoolError
 from configs.settings import Settings
+from deployments.cost_view import cost_metrics
 from deployments.environment import Folders
 from deployments.pool_client import PoolClient
 from deployments.pool_metrics import METRICS_TYPE, metrics_text
 from deployments.pool_requests import AdminRule, checked_route
 from deployments.pool_rules import PREFIX
+from pool.policy.cost_summary import CostSummary
 from pool.views import DeviceReport, PoolReport, WorkloadReport
 from pool.workload import WORKLOAD_NAME, WorkloadSpec
 from serving.schemas import ErrorReply
@@ -59,6 +62,7 @@ class Pool(Protocol):
     """What the routes ask of the pool; `PoolClient` has it."""
 
     async def report(self) -> PoolReport: ...
+    async def costs(self) -> CostSummary: ...
     async def workloads(self) -> tuple[WorkloadReport, ...]: ...
     async def workload(self, name: str) -> WorkloadReport: ...
     async def submit(self, spec: WorkloadSpec) -> WorkloadReport: ...
@@ -77,6 +81,7 @@ _REFUSALS: dict[str, dict[int | str, dict[str, Any]]] = {
         404: {"model": ErrorReply, "description": "no such workload or device; the message lists the known ones"},
         422: {"model": ErrorReply, "description": "a field is wrong; the message names it and the remedy"},
     },
+    "cost": {409: {"model": ErrorReply, "description": "a device has no price; the message names the setting"}},
     "change": {
         400: {"model": ErrorReply, "description": "the body is not JSON"},
         401: {"model": ErrorReply, "description": "the token is missing or wrong"},
@@ -100,7 +105,7 @@ def pool_router(settings: Settings, pool: Pool | None = None) -> APIRouter:
     route = checked_route(rule, settings.serving.max_body_bytes, partial(_with_book, pool))
     router = APIRouter(prefix=PREFIX, tags=["pool"], route_class=route)
     _add_reads(router, pool)
-    _add_changes(router, pool, _security(rule))
+    _add_changes(router, pool, security_of(rule))
 
     @router.api_route("/workloads", methods=NEITHER, include_in_schema=False)
     async def other() -> Response:
@@ -114,56 +119,69 @@ def _add_reads(router: APIRouter, pool: Pool) -> None:
     @router.get("", **_answers(PoolReport, "read"))
     async def report() -> Response:
         """Devices with their slices, workloads and the last decisions: what was leased beside what was metered."""
-        return _json(await pool.report())
+        return as_json(await pool.report())
 
     @router.get("/devices", **_answers(DeviceList, "read"))
     async def devices() -> Response:
         """Devices with their slices."""
-        return _json(DeviceList((await pool.report()).devices))
+        return as_json(DeviceList((await pool.report()).devices))
 
     @router.get("/metrics", response_model=None, responses={200: {"content": {"text/plain": {}}}, **_REFUSALS["read"]})
     async def metrics() -> Response:
-        """The report as Prometheus metrics."""
-        return Response(metrics_text(await pool.report()), headers={"content-type": METRICS_TYPE})
+        """The report as Prometheus metrics, with the costs where every device has a price."""
+        text = metrics_text(await pool.report())
+        with suppress(Conflict):
+            text += cost_metrics(await pool.costs())
+        return Response(text, headers={"content-type": METRICS_TYPE})
+
+    @router.get("/cost", **_answers(CostSummary, "read", "cost"))
+    async def cost() -> Response:
+        """What the month costs: by workload, model, scene and team, and beside dedicated devices."""
+        return as_json(await pool.costs())
 
     @router.get("/workloads", **_answers(WorkloadList, "read"))
     async def workloads() -> Response:
         """All workloads that the controller remembers."""
-        return _json(WorkloadList(await pool.workloads()))
+        return as_json(WorkloadList(await pool.workloads()))
 
     @router.get("/workloads/{name}", **_answers(WorkloadReport, "read", "name"))
     async def workload(name: Name) -> Response:
         """One workload: as it was declared, where it stands, and why."""
-        return _json(await pool.workload(name))
+        return as_json(await pool.workload(name))
 
 
 def _add_changes(router: APIRouter, pool: Pool, security: dict[str, Any]) -> None:
     @router.post("/workloads", status_code=201, **_answers(WorkloadReport, "read", "change", status=201), **security)
     async def submit(body: WorkloadSpec) -> Response:
         """Declare a workload; it is queued, and placed when there is room."""
-        return _json(await pool.submit(body), 201)
+        return as_json(await pool.submit(body), 201)
 
     change = {**_answers(WorkloadReport, "read", "name", "change"), **security}
 
     @router.post("/workloads/{name}/preempt", **change)
     async def preempt(name: Name, body: Reason) -> Response:
         """Let it checkpoint and give its slice away; it keeps its place in the queue."""
-        return _json(await pool.preempt(name, body.reason))
+        return as_json(await pool.preempt(name, body.reason))
 
     @router.post("/workloads/{name}/resume", **change)
     async def resume(name: Name, body: Nothing) -> Response:
         """Let one that was preempted, parked or failed go on, from its checkpoint if it has one."""
-        return _json(await pool.resume(name))
+        return as_json(await pool.resume(name))
 
     @router.post("/workloads/{name}/cancel", **change)
     async def cancel(name: Name, body: Reason) -> Response:
         """End it for good."""
-        return _json(await pool.cancel(name, body.reason))
+        return as_json(await pool.cancel(name, body.reason))
 
     @router.post("/workloads/{name}/migrate", **change)
     async def migrate(name: Name, body: Target) -> Response:
         """Move it to another device, by its checkpoint."""
-        return _json(await pool.migrate(name, body.device))
+        return as_json(await pool.migrate(name, body.device))
+
+
+def change_answers(model: type) -> dict[str, Any]:
+    """What a route that changes something, and is not of one workload, is documented to answer."""
+    return _answers(model, "read", "change")
 
 
 def _answers(model: type, *refusals: str, status: int = 200) -> dict[str, Any]:
@@ -171,7 +189,7 @@ def _answers(model: type, *refusals: str, status: int = 200) -> dict[str, Any]:
     return {"response_model": None, "responses": {status: {"model": model}, **told}}
 
 
-def _security(rule: AdminRule) -> dict[str, Any]:
+def security_of(rule: AdminRule) -> dict[str, Any]:
     """That a token is needed, for the document of a service that other machines reach; `AdminRule` asks for it."""
     if not rule.needs_token:
         return {}
@@ -189,7 +207,7 @@ async def _with_book(pool: Pool, model: type, refused: InvalidRequest) -> Invali
     return InvalidRequest(f"{refused.message}; {book}", *refused.args[1:]) if book else refused
 
 
-def _json(value: Any, status: int = 200) -> Response:
+def as_json(value: Any, status: int = 200) -> Response:
     """NaN and infinity become null."""
     body = orjson.dumps(value, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY)
     return Response(body, status, media_type="application/json")

@@ -11,7 +11,9 @@ import httpx
 from configs.errors import ConfigError, Unavailable
 from configs.settings import Settings
 from deployments.cluster import ClusterRecord
+from deployments.inference_config import inference_applications
 from deployments.plan import Plan
+from deployments.scaled_counts import scaled_by_us, with_counts
 
 APPLICATION = "recpool"
 IMPORT_PATH = "deployments.app:build_app"
@@ -31,6 +33,7 @@ def serve_config(
     Args:
         plan: of these settings and of the cluster the document is for.
     """
+    arguments = {"profile": profile, **({"overrides": overrides} if overrides else {})}
     return {
         "proxy_location": "HeadOnly",
         "http_options": {"host": settings.serving.host, "port": settings.serving.port},
@@ -40,9 +43,11 @@ def serve_config(
                 "name": APPLICATION,
                 "route_prefix": "/",
                 "import_path": IMPORT_PATH,
-                "args": {"profile": profile, **({"overrides": overrides} if overrides else {})},
+                "args": arguments,
                 "deployments": [{"name": each.name, "user_config": {"version": version}} for each in plan.deployments],
-            }
+                **scaled_by_us(settings),
+            },
+            *inference_applications(settings, arguments),
         ],
     }
 
@@ -53,7 +58,9 @@ def deploy(record: ClusterRecord, token: str, config: dict[str, Any]) -> None:
     Raises:
         ConfigError: Serve refuses the document. Unavailable: the cluster does not answer.
     """
-    reply = _call("PUT", record, token, json=config)
+    running = _call("GET", record, token)
+    found = running.json().get("applications", {}) if running.status_code == 200 else {}
+    reply = _call("PUT", record, token, json=with_counts(config, found))
     if reply.status_code != 200:
         raise ConfigError(f"Serve refused the application ({reply.status_code}): {reply.text[-2_000:]}")
 
@@ -102,14 +109,21 @@ def application_status(record: ClusterRecord, token: str) -> tuple[str, str]:
     return found["status"], "\n".join(filter(None, messages))
 
 
+def instance_details(record: ClusterRecord, token: str) -> dict[str, Any]:
+    """What Serve says of itself and of all its applications. Raises Unavailable when the cluster does not answer."""
+    reply = _call("GET", record, token)
+    if reply.status_code != 200:
+        raise Unavailable(f"the cluster at {record.address} answers {reply.status_code}: {reply.text[:1_000]}")
+    return reply.json()
+
+
 def deployed_arguments(record: ClusterRecord, token: str) -> dict[str, Any]:
     """What the running application was built with: its profile and overrides, as `deployments.app` takes them.
 
     Raises:
         Unavailable: the cluster does not answer, or serves no such application.
     """
-    reply = _call("GET", record, token)
-    found = reply.json().get("applications", {}).get(APPLICATION) if reply.status_code == 200 else None
+    found = instance_details(record, token).get("applications", {}).get(APPLICATION)
     if not found or not found.get("deployed_app_config"):
         raise Unavailable(f"the cluster at {record.address} serves no {APPLICATION} yet; run `recpool up`")
     return found["deployed_app_config"]["args"]

@@ -10,15 +10,17 @@ from typing import Any
 
 from configs.errors import RecpoolError
 from configs.settings import Settings
-from deployments.choice import chosen_version
-from pool.repository import ReleaseRepository
+from deployments.choice import read_choice
+from deployments.load_reports import CallLoad, LoadReporter
+from pool.repository import open_releases
+from serving.items.following import follow
 from serving.release import Release
 from serving.stages import load_stage, on_thread, stage_threads
-from serving.types import StageCaller
+from serving.types import RankQuery, StageCaller
 
 log = logging.getLogger("recpool.stage")
-KEPT_RELEASES = 2
-"""While a release rolls out, gateways of the old and of the new one call the same replica."""
+KEPT_RELEASES = 3
+"""While a release rolls out, gateways call the same replica for the champion, a challenger and a shadow."""
 RETRY_AFTER_S = 5.0
 """A release that failed to load is not read and checksummed again for every request that names it."""
 
@@ -38,9 +40,11 @@ class Stage:
         self._tier = tier
         self._settings = settings
         self._champion = champion
-        self._repository = ReleaseRepository(settings.releases_folder)
+        self._repository = open_releases(settings)
         self._executor = stage_threads(settings.ranking.threads)
         self._sources = stage_threads(settings.ranking.threads)
+        self._load_of_calls = CallLoad(settings.autoscale.slo_ms)
+        self._reporter = LoadReporter(settings.autoscale, stage, self._load_of_calls, settings.ranking.threads or 1)
         self._loads: OrderedDict[str, asyncio.Task[StageCaller]] = OrderedDict()
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
@@ -49,11 +53,20 @@ class Stage:
         A wrong choice is logged, not raised: Serve would replace the replica, and what it holds still serves.
         """
         try:
-            version = chosen_version(user_config, self._champion) or self._repository.champion()
-            if version is not None:
-                await self._implementation(version)
+            choice = read_choice(user_config)
+            version = choice.version or self._champion or self._repository.champion()
         except RecpoolError as error:
             log.error("stage %s: %s not carried out: %s", self._stage, user_config, error.message)
+        else:
+            for each in (*((version,) if version else ()), *choice.traffic.versions):
+                await self._have(each)
+        self._reporter.start()
+
+    async def _have(self, version: str) -> None:
+        try:
+            await self._implementation(version)
+        except RecpoolError as error:
+            log.error("stage %s: release %s is not ready: %s", self._stage, version, error.message)
 
     async def run(self, query: Any, timeout_s: float) -> Any:
         """Answer one batch; see `serving.types` for what a query asks and what comes back.
@@ -61,8 +74,9 @@ class Stage:
         Raises:
             NotFound, ArtifactError: the query's release does not exist or is damaged.
         """
-        implementation = await self._implementation(query.version)
-        return await implementation(query, timeout_s)
+        with self._load_of_calls.call(_rows(query)):
+            implementation = await self._implementation(query.version)
+            return await implementation(query, timeout_s)
 
     async def _implementation(self, version: str) -> StageCaller:
         """The stage of a release, from the one load that all who ask for it share."""
@@ -78,7 +92,9 @@ class Stage:
 
     def _read(self, version: str) -> StageCaller:
         release = Release.load(self._repository, version)
-        return on_thread(load_stage(self._stage, release, self._settings, self._sources, self._tier), self._executor)
+        stage = load_stage(self._stage, release, self._settings, self._sources, self._tier)
+        follow(self._settings, release)
+        return on_thread(stage, self._executor)
 
     def _settle(self, version: str, load: asyncio.Task[StageCaller]) -> None:
         """Forget a failure after a while, and after a success the releases that are too many."""
@@ -88,6 +104,11 @@ class Stage:
         held = [each for each, other in self._loads.items() if other.done() and not _failed(other)]
         for surplus in held[:-KEPT_RELEASES]:
             del self._loads[surplus]
+
+
+def _rows(query: Any) -> int:
+    """Requests of a batch."""
+    return len(query.items if isinstance(query, RankQuery) else query.excluded)
 
 
 def _failed(load: asyncio.Task[StageCaller]) -> bool:

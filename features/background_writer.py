@@ -5,16 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from configs.errors import InvalidRequest, RecpoolError
-from features.event_log import EventLog
 
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 0.2
 """Pause before the second and last try of a batch that the log could not take."""
+
+
+class Log(Protocol):
+    """What the writer needs of an event log."""
+
+    def append(self, records: Sequence[Mapping[str, Any]]) -> object: ...
+    def close(self) -> None: ...
 
 
 class BackgroundWriter:
@@ -30,7 +36,7 @@ class BackgroundWriter:
             whatever comes; each time it interrupts those who answer requests.
     """
 
-    def __init__(self, event_log: EventLog, capacity: int = 10_000, batch: int = 256, linger_s: float = 0.05):
+    def __init__(self, event_log: Log, capacity: int = 10_000, batch: int = 256, linger_s: float = 0.05):
         self._log, self._capacity, self._batch, self._linger_s = event_log, capacity, batch, linger_s
         self._records: deque[Mapping[str, Any]] = deque()
         self._came, self._closing, self._lock = threading.Event(), threading.Event(), threading.Lock()

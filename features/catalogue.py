@@ -44,13 +44,29 @@ class Catalogue:
     """
 
     def __init__(self, items: pa.Table, encoder: Encoder):
+        self._use(_by_index(items, encoder), encoder.item_ids.values)
         self._encoder = encoder
-        self._table = _by_index(items, encoder)
+
+    @classmethod
+    def of_rows(cls, rows: pa.Table) -> Catalogue:
+        """From rows in the order of item indices; two blank ones are put in front."""
+        made = cls.__new__(cls)
+        blank = pa.Table.from_pylist([{}] * FIRST_KNOWN, schema=rows.schema)
+        made._use(pa.concat_tables([blank, rows]).combine_chunks(), rows.column(ITEM_ID).to_pylist())
+        return made
+
+    def _use(self, table: pa.Table, ids: list[str]) -> None:
+        self._ids = ids
+        self._table = table
         self._columns = _Columns(self._table)
         self._moments = _Moments(self._table)
         self._masks = lru_cache(MASKS_KEPT)(self._mask)
         self._codes: dict[str, np.ndarray] = {}
         self._metadata: dict[int, dict[str, Any]] = {}
+
+    def snapshot(self) -> Catalogue:
+        """What does not change while it is used: this."""
+        return self
 
     def __len__(self) -> int:
         """Rows of every array: items + 2."""
@@ -61,10 +77,17 @@ class Catalogue:
         """Columns that filters and caps may name, besides ``id``."""
         return tuple(name for name in self._table.column_names if name != ITEM_ID)
 
+    def index(self, item_id: str) -> int:
+        """The index of an item; that of the unknown item when it is none of the release's."""
+        return self._encoder.item_ids.index(item_id)
+
+    def added(self) -> Mapping[str, int]:
+        """Indices of items that came after the release: none."""
+        return {}
+
     def ids(self, indices: Sequence[int] | np.ndarray) -> list[str]:
         """External ids of known item indices."""
-        values = self._encoder.item_ids.values
-        return [values[index - FIRST_KNOWN] for index in np.asarray(indices).tolist()]
+        return [self._ids[index - FIRST_KNOWN] for index in np.asarray(indices).tolist()]
 
     def metadata(self, indices: Sequence[int] | np.ndarray) -> list[dict[str, Any]]:
         """Title and raw features of each item, safe for JSON; a missing value has no key."""
@@ -103,13 +126,27 @@ class Catalogue:
         if field not in self._table.column_names:
             raise InvalidRequest(f"no item field {field!r}; known fields: {list(self.fields)}", "caps")
         if field not in self._codes:
-            self._codes[field] = _frozen(_codes(self._table.column(field), field))
+            self._codes[field] = frozen(_codes(self._table.column(field), field)[0])
         return self._codes[field]
+
+    def code_values(self, field: str) -> dict[str, int]:
+        """The code of each value of a field in `codes`; the caller's own."""
+        values = _codes(self._table.column(field), field)[1].to_pylist()
+        return {value: code for code, value in enumerate(values, 1)}
+
+    @property
+    def table(self) -> pa.Table:
+        """Raw rows in the order of item indices."""
+        return self._table
+
+    def row(self, index: int) -> dict[str, Any]:
+        """Raw values of an item."""
+        return self._table.slice(index, 1).to_pylist()[0]
 
     def _mask(self, expression: str) -> np.ndarray:
         mask = FilterExpression(expression).mask(self._columns).copy()
         mask[:FIRST_KNOWN] = False
-        return _frozen(mask)
+        return frozen(mask)
 
     def _read_metadata(self, indices: list[int]) -> list[dict[str, Any]]:
         shown = self._table.select([name for name in self.fields if name not in RESERVED_ITEM_COLUMNS])
@@ -165,7 +202,7 @@ class _Moments:
         cached = self._cached
         if cached is None or cached[0] != stretch:
             mask = self._shown & (self._from <= now_s) & (now_s < self._until)
-            cached = self._cached = (stretch, _frozen(mask))
+            cached = self._cached = (stretch, frozen(mask))
         return cached[1]
 
 
@@ -189,17 +226,20 @@ def _seconds(table: pa.Table, name: str, absent: float) -> np.ndarray:
     return np.where(np.isnan(seconds), absent, seconds)
 
 
-def _codes(column: pa.ChunkedArray, name: str) -> np.ndarray:
+def _codes(column: pa.ChunkedArray, name: str) -> tuple[np.ndarray, pa.Array]:
+    """Codes as `Catalogue.codes` has them, and the value of each from 1 on."""
     array = parsing.plain(column, name)
     if not pt.is_list(array.type):
-        return text_column(parsing.tokens(array, name, missing=())).codes + np.int32(1)
-    values = text_column(array.flatten()).codes + np.int32(1)
+        text = text_column(parsing.tokens(array, name, missing=()))
+        return text.codes + np.int32(1), text.distinct
+    text = text_column(array.flatten())
+    values = text.codes + np.int32(1)
     rows = pc.list_parent_indices(array).to_numpy(zero_copy_only=False)
     starts = np.searchsorted(rows, rows)
     places = np.arange(len(rows)) - starts
     out = np.zeros((len(array), int(places.max(initial=0)) + 1), np.int32)
     out[rows, places] = values
-    return out
+    return out, text.distinct
 
 
 def _json_safe(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -218,6 +258,7 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | bool) else None
 
 
-def _frozen(array: np.ndarray) -> np.ndarray:
+def frozen(array: np.ndarray) -> np.ndarray:
+    """Read-only, as it is shared."""
     array.setflags(write=False)
     return array

@@ -30,13 +30,14 @@ TABLES = ("interactions", "users", "items")
 
 @dataclass(frozen=True)
 class Dataset:
-    """Tables of one data set and the schema they follow."""
+    """Tables of one data set and the schema they follow; up to ``watermark`` it has the events of the log."""
 
     name: str
     schema: FeatureSchema
     interactions: pa.Table
     users: pa.Table
     items: pa.Table
+    watermark: int = 0
 
     @property
     def has_values(self) -> bool:
@@ -66,7 +67,12 @@ class Dataset:
             for table in TABLES:
                 pq.write_table(getattr(self, table), scratch / f"{table}.parquet")
             counts = {table: len(getattr(self, table)) for table in TABLES}
-            header = {"name": self.name, "schema": self.schema.model_dump(), "rows": counts}
+            header = {
+                "name": self.name,
+                "schema": self.schema.model_dump(),
+                "rows": counts,
+                "watermark": self.watermark,
+            }
             (scratch / "dataset.json").write_bytes(orjson.dumps(header, option=orjson.OPT_INDENT_2))
 
     @classmethod
@@ -83,7 +89,7 @@ class Dataset:
                 raise DataError(
                     f"{folder}/{table}.parquet has {len(tables[table])} rows, expected {rows}; ingest again"
                 )
-        return cls(header["name"], schema, **tables)
+        return cls(header["name"], schema, **tables, watermark=header.get("watermark", 0))
 
 
 @dataclass(frozen=True)

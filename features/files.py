@@ -30,7 +30,7 @@ def atomic_directory(target: Path) -> Iterator[Path]:
             shutil.rmtree(old)
         else:
             scratch.rename(target)
-        _sync(target.parent)
+        sync(target.parent)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -40,7 +40,7 @@ def write_atomically(target: Path, content: bytes) -> None:
     scratch = target.parent / f".{target.name}.{uuid.uuid4().hex}"
     try:
         scratch.write_bytes(content)
-        _sync(scratch)
+        sync(scratch)
         scratch.replace(target)
     finally:
         scratch.unlink(missing_ok=True)
@@ -49,10 +49,11 @@ def write_atomically(target: Path, content: bytes) -> None:
 def sync_tree(folder: Path) -> None:
     """Flush a folder and all below it to the disk."""
     for path in [folder, *folder.rglob("*")]:
-        _sync(path)
+        sync(path)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Flush a file's content, or a folder's names, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -45,20 +45,35 @@ class HashIndex:
     """
 
     def __init__(self, ids: Sequence[str], first: int, absent: int):
+        self._absent, self._count = absent, 0
+        self._table = self._empty(len(ids))
+        self.add(ids, np.arange(first, first + len(ids), dtype=np.int32))
+
+    def add(self, ids: Sequence[str], rows: np.ndarray) -> None:
+        """Add distinct ids with their rows [n] int32; one that is there keeps its row. Others may look up meanwhile."""
         # A catalogue is hashed once; it must not push out what writers remember.
         hashes = np.fromiter(map(_hashed, ids), np.uint64, len(ids))
-        # At most half full, so that nearly every look-up ends at its first or second place.
-        self._keys = np.zeros(1 << (2 * len(ids)).bit_length(), np.uint64)
-        self._rows = np.full(len(self._keys), absent, np.int32)
-        _insert(hashes, first, self._keys, self._rows)
+        keys, known = self._table
+        self._count += len(ids)
+        if 2 * self._count > len(keys):
+            there = np.flatnonzero(keys)
+            hashes, rows = np.concatenate([keys[there], hashes]), np.concatenate([known[there], rows])
+            keys, known = self._empty(2 * self._count)
+        _insert(hashes, np.ascontiguousarray(rows, np.int32), keys, known)
+        self._table = keys, known
 
     def rows(self, hashes: np.ndarray) -> np.ndarray:
         """[n] int32 rows of the ids with the given hashes [n] uint64."""
-        return _look_up(hashes, self._keys, self._rows)
+        return _look_up(hashes, *self._table)
+
+    def _empty(self, ids: int) -> tuple[np.ndarray, np.ndarray]:
+        # At most half full, so that nearly every look-up ends at its first or second place.
+        keys = np.zeros(1 << (2 * ids).bit_length(), np.uint64)
+        return keys, np.full(len(keys), self._absent, np.int32)
 
 
-@compiled("void(uint64[::1], int64, uint64[::1], int32[::1])")
-def _insert(hashes, first, keys, rows):
+@compiled("void(uint64[::1], int32[::1], uint64[::1], int32[::1])")
+def _insert(hashes, new, keys, rows):
     """Linear probing; 0 marks a free place. Of two equal hashes the first is kept."""
     mask = np.uint64(len(keys) - 1)
     for place in range(len(hashes)):
@@ -66,8 +81,9 @@ def _insert(hashes, first, keys, rows):
         while keys[slot] != 0 and keys[slot] != hashes[place]:
             slot = (slot + np.uint64(1)) & mask
         if keys[slot] == 0:
+            # The row first: a reader who finds the key must find its row.
+            rows[slot] = new[place]
             keys[slot] = hashes[place]
-            rows[slot] = first + place
 
 
 @compiled("int32[::1](Array(uint64, 1, 'C', True), uint64[::1], int32[::1])")

@@ -26,6 +26,17 @@ def log_loss(labels: np.ndarray, probabilities: np.ndarray) -> float:
     return float(-np.mean(labels * np.log(p) + (1 - labels) * np.log(1 - p)))
 
 
+def calibration_error(labels: np.ndarray, probabilities: np.ndarray, bins: int = 10) -> float:
+    """Expected calibration error of probabilities [n] for labels [n] in {0, 1}, over bins of equal size.
+
+    Source: Naeini et al. 2015, with bins by rank, as scores of likes crowd together.
+    """
+    order = np.argsort(probabilities, kind="stable")
+    parts = [part for part in np.array_split(order, bins) if len(part)]
+    gaps = [abs(float(labels[part].mean()) - float(probabilities[part].mean())) * len(part) for part in parts]
+    return sum(gaps) / len(order) if len(order) else float("nan")
+
+
 def hits(ranked: np.ndarray, relevant: list[np.ndarray]) -> np.ndarray:
     """Which ranked items [B, k] are among each row's relevant ones; [B, k] bool."""
     return np.stack([np.isin(row, wanted) for row, wanted in zip(ranked, relevant, strict=True)])

@@ -30,6 +30,10 @@ class FeatureStore(Protocol):
         """Append events (oldest first) to a user's history, making the user when absent."""
         ...
 
+    def record_many(self, events: Mapping[str, Sequence[UserEvent]]) -> None:
+        """`record` for many users at once: all of it or, on an error, nothing."""
+        ...
+
     def put(self, user_id: str, features: Mapping[str, Any]) -> None:
         """Replace a user's profile, making the user when absent."""
         ...

@@ -30,7 +30,7 @@ from features.store_records import (
     merge,
     user_key,
 )
-from features.stored_rows import read_record, read_row, write_row
+from features.stored_rows import appended, read_record, read_row, touched_at_s, write_row
 
 MAP_BYTES = 64 << 30
 """Address space reserved; the file on disk grows only with what is stored."""
@@ -70,12 +70,16 @@ class EmbeddedStore:
 
     def record(self, user_id: str, events: Sequence[UserEvent]) -> None:
         """Add events, oldest first; visible to every process when the call returns."""
-        live = History.of(events, self._clock())
+        self.record_many({user_id: events})
 
-        def append(row: dict[str, Any]) -> None:
-            row["live"] = merge(live, History(*row["live"]), self._limit).columns()
-
-        self._change(user_id, append)
+    def record_many(self, events: Mapping[str, Sequence[UserEvent]]) -> None:
+        """Add events of many users in one transaction: one disk flush for all, and all or none of them."""
+        now_s = self._clock()
+        added = [(user_id, _key(user_id), History.of(of_user, now_s)) for user_id, of_user in events.items()]
+        with self._transaction(write=True) as transaction:
+            for user_id, key, newer in added:
+                raw = transaction.get(key)
+                transaction.put(key, self._with_events(user_id, bytes(raw) if raw else None, newer, now_s))
 
     def put(self, user_id: str, features: Mapping[str, Any]) -> None:
         """Replace the profile; the history stays."""
@@ -104,6 +108,17 @@ class EmbeddedStore:
         if not self._closed:
             self._closed = True
             _Environments.release(self._environment)
+
+    def _with_events(self, user_id: str, raw: bytes | None, newer: History, now_s: float) -> bytes:
+        """The user's row with more live events."""
+        if raw is not None and self._ttl_s and self._expired(touched_at_s(raw)):
+            raw = None
+        row = appended(raw, newer, now_s, self._limit) if raw else None
+        if row is not None:
+            return row
+        whole = read_row(raw) if raw else _blank(user_id, now_s)
+        live = merge(newer, History(*whole["live"]), self._limit).columns()
+        return write_row(whole | {"live": live, "touched_at_s": now_s}, self._limit)
 
     def _load_row(
         self, transaction: lmdb.Transaction, user_id: str, features: Mapping[str, Any], base: History, began_s: float

@@ -88,6 +88,10 @@ class History:
         """The values [n] float64, NaN where absent."""
         return np.array(self.values, np.float64)
 
+    def moments(self) -> np.ndarray:
+        """The times [n] float64, NaN where absent."""
+        return np.array(self.times_s, np.float64)
+
     def cut(self, limit: int) -> History:
         return History(self.items[:limit], self.values[:limit], self.times_s[:limit])
 

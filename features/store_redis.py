@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any
 
 import orjson
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
-from configs.errors import ConfigError, Unavailable
 from configs.settings import StoreSettings
 from features.datasets import Dataset
+from features.redis_client import answering, connect
 from features.store_records import (
     History,
     UserEvent,
@@ -62,7 +60,8 @@ class RedisStore:
         self._limit, self._clock, self._url = settings.history_limit, clock, settings.redis_url
         self._ttl_ms = None if settings.ttl_s is None else max(1, round(settings.ttl_s * 1000))
         self._prefix = f"recpool:{namespace}:".encode()
-        self._client = _client(settings.redis_url, settings.timeout_ms / 1000)
+        # An event that is sent twice is dropped on reading.
+        self._client = connect(settings.redis_url, settings.timeout_ms / 1000, "store.redis_url")
 
     def fetch(self, user_ids: Sequence[str]) -> list[UserRecord | None]:
         """Rows in the order asked, None for a user that is absent or expired; one round trip."""
@@ -79,16 +78,20 @@ class RedisStore:
 
     def record(self, user_id: str, events: Sequence[UserEvent]) -> None:
         """Add events, oldest first; visible to every process when the call returns."""
-        profile, base, live = self._keys(user_id)
+        self.record_many({user_id: events})
+
+    def record_many(self, events: Mapping[str, Sequence[UserEvent]]) -> None:
+        """Add events of many users in one transaction and one round trip: all or none of them."""
         now_s = self._clock()
-        newest_first = zip(*History.of(events, now_s).columns(), strict=True)
-        pushed = [encode(event) for event in newest_first][::-1]
+        added = [(self._keys(user_id), History.of(of_user, now_s)) for user_id, of_user in events.items()]
         with self._answering(), self._client.pipeline(transaction=True) as pipeline:
-            pipeline.set(profile, encode({"features": {}, "updated_at_s": now_s}), nx=True)
-            if pushed:
-                pipeline.lpush(live, *pushed)
-                pipeline.ltrim(live, 0, self._limit - 1)
-            self._touch(pipeline, profile, base, live)
+            for (profile, base, live), newer in added:
+                pipeline.set(profile, encode({"features": {}, "updated_at_s": now_s}), nx=True)
+                if newer.items:
+                    newest_first = zip(*newer.columns(), strict=True)
+                    pipeline.lpush(live, *[encode(event) for event in newest_first][::-1])
+                    pipeline.ltrim(live, 0, self._limit - 1)
+                self._touch(pipeline, profile, base, live)
             pipeline.execute()
 
     def put(self, user_id: str, features: Mapping[str, Any]) -> None:
@@ -107,7 +110,7 @@ class RedisStore:
         kept. A load that was cut short leaves whole rows only.
         """
         rows, done, began_s = load_rows(dataset, self._limit), 0, self._clock()
-        client = _client(self._url, LOAD_TIMEOUT_S)
+        client = connect(self._url, LOAD_TIMEOUT_S, "store.redis_url")
         try:
             while batch := list(islice(rows, LOAD_BATCH)):
                 with self._answering(), client.pipeline(transaction=True) as pipeline:
@@ -167,29 +170,5 @@ class RedisStore:
         newer = History(*map(list, zip(*map(orjson.loads, live), strict=True))) if live else History.empty()
         return user_record(user_id, row["features"], merge(newer, older, self._limit), row["updated_at_s"])
 
-    @contextmanager
-    def _answering(self) -> Iterator[None]:
-        try:
-            yield
-        except redis.RedisError as error:
-            raise Unavailable(f"feature store {_without_password(self._url)}: {error}") from error
-
-
-def _client(url: str, timeout_s: float) -> redis.Redis:
-    # One retry covers a pooled connection that the server has closed; an event that this sends twice
-    # is dropped on reading. A timeout is never retried, or the bound would double.
-    retry = Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,))
-    try:
-        return redis.Redis.from_url(url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=retry)
-    except ValueError:
-        # The library's own message may repeat the password.
-        raise ConfigError(
-            f"store.redis_url {_without_password(url)!r} is no URL of a Redis server; write "
-            "redis://HOST:PORT/DATABASE, rediss:// the same for TLS, or unix://PATH?db=DATABASE"
-        ) from None
-
-
-def _without_password(url: str) -> str:
-    before, _, address = url.rpartition("@")
-    scheme, separator, _ = before.partition("://")
-    return f"{scheme}{separator}{address}" if separator else address
+    def _answering(self) -> AbstractContextManager[None]:
+        return answering("feature store", self._url)

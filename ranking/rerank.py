@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from features.row_table import RowTable
+
 Caps = Sequence[tuple[np.ndarray, int]]
 """Per cap: the values of an item field by item index, [I + 2] or [I + 2, L] int32 with 0 for no value,
 and the most items of a slate that may share one value."""
@@ -24,7 +26,7 @@ def select(
     k: int,
     caps: Caps = (),
     diversity: float = 0.0,
-    vectors: np.ndarray | None = None,
+    vectors: np.ndarray | RowTable | None = None,
 ) -> np.ndarray:
     """Places [m] int64 of the chosen items in slate order, m = min(k, n).
 
@@ -74,7 +76,7 @@ def mmr(scores: np.ndarray, likeness: np.ndarray, k: int, diversity: float) -> n
     return chosen
 
 
-def _likeness(items: np.ndarray, caps: Caps, vectors: np.ndarray | None) -> np.ndarray:
+def _likeness(items: np.ndarray, caps: Caps, vectors: np.ndarray | RowTable | None) -> np.ndarray:
     """[n, n] float32: cosine of item vectors, or the mean share of values in common over cap fields."""
     if vectors is not None:
         rows = vectors[items].astype(np.float32)

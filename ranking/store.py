@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import orjson
@@ -21,6 +21,8 @@ import torch
 from configs.errors import ArtifactError
 from features.compiled import compiled
 from features.encoding import ItemBatch, UserBatch
+from features.row_table import RowTable
+from pool.engines.engine import Engine, Wrap, as_it_is
 from pool.engines.onnx import OnnxEngine
 from ranking.coarse import CoarseConfig, CoarseRanker
 from ranking.export import MODEL_FILE, export_ranker
@@ -35,12 +37,6 @@ LIKE_WIDTH = 0.6
 """Rows at least this share as wide as the widest are padded to it; another call of the model would cost more."""
 
 UserArrays = Mapping[str, np.ndarray]
-
-
-class Engine(Protocol):
-    """Runs one graph: arrays by name in, arrays by name out."""
-
-    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]: ...
 
 
 class TorchEngine:
@@ -127,19 +123,34 @@ class TrainedRanker:
 
 
 class RankStage:
-    """A ranker loaded to score: two graphs and the table of item states."""
+    """A ranker loaded to score: two graphs and the table of item states.
 
-    def __init__(self, user: Engine, cross: Engine, items: np.ndarray, outputs: Outputs):
-        self._user, self._cross, self._items, self.outputs = user, cross, items, outputs
+    Args:
+        source: folder of the release and name of the ranker, for the model that encodes items.
+    """
+
+    def __init__(
+        self, user: Engine, cross: Engine, items: np.ndarray, outputs: Outputs, source: tuple[Path, str] | None = None
+    ):
+        self._user, self._cross, self.outputs = user, cross, outputs
+        self._items, self._source = RowTable(items), source
+        self._trained: TrainedRanker | None = None
 
     @classmethod
     def load(
-        cls, folder: Path, name: str, engine: Literal["onnx", "torch"] = "onnx", threads: int = 1, tier: str = "cpu"
+        cls,
+        folder: Path,
+        name: str,
+        engine: Literal["onnx", "torch"] = "onnx",
+        threads: int = 1,
+        tier: str = "cpu",
+        wrap: Wrap = as_it_is,
     ) -> RankStage:
         """Load from a release's folder.
 
         Args:
             threads: cores one ONNX call may use; torch's own setting is the process's.
+            wrap: makes an ONNX model run elsewhere.
         Raises:
             ArtifactError: a file is missing or unreadable; names it.
         """
@@ -155,15 +166,26 @@ class RankStage:
         if engine == "torch":
             model = TrainedRanker.load(folder, name).model
             user, cross = TorchEngine(UserGraph(model)), TorchEngine(CrossGraph(model, header.outputs))
-            return cls(user, cross, items, header.outputs)
+            return cls(user, cross, items, header.outputs, (folder, name))
         user, cross = (
-            OnnxEngine(folder / "models" / f"{name}_{half}" / MODEL_FILE, threads, tier) for half in ("user", "cross")
+            wrap(f"{name}_{half}", OnnxEngine(folder / "models" / f"{name}_{half}" / MODEL_FILE, threads, tier))
+            for half in ("user", "cross")
         )
-        return cls(user, cross, items, header.outputs)
+        return cls(user, cross, items, header.outputs, (folder, name))
 
     @property
     def objectives(self) -> tuple[str, ...]:
         return self.outputs.objectives
+
+    def put(self, items: np.ndarray, encoded: ItemBatch) -> None:
+        """Have items [n] int32 scored by what they are now; the first time this reads the whole model.
+
+        Raises ArtifactError when the release lacks it, or it is damaged.
+        """
+        if self._trained is None:
+            assert self._source is not None, "only a ranker of a release can encode items"
+            self._trained = TrainedRanker.load(*self._source)
+        self._items.put(items, self._trained.item_states(encoded))
 
     def encode_users(self, users: UserBatch) -> UserArrays:
         """User tensors by name, each [B, ...], for any number of calls of `score`."""
@@ -172,12 +194,12 @@ class RankStage:
     def score(self, users: UserArrays, items: np.ndarray) -> np.ndarray:
         """Objectives [B, C, O] float32 of item indices [B, C]; padding (index 0) gives NaN.
 
-        An index past the catalogue is an error of the caller; unknown items are index 1.
+        Unknown items are index 1; one that is not known here yet counts as such.
         """
         assert items.ndim == 2
         if not items.size:
             return np.zeros((*items.shape, len(self.objectives)), np.float32)
-        found = self._cross.run({**users, "item_state": self._items.take(items, 0)})["objectives"]
+        found = self._cross.run({**users, "item_state": self._items.take(items)})["objectives"]
         assert found.shape == (*items.shape, len(self.objectives))
         return _blank_at_padding(np.ascontiguousarray(found, np.float32), np.ascontiguousarray(items, np.int32))
 

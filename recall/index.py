@@ -12,6 +12,7 @@ exact search among a few eligible items and for refinement.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 
 import faiss
@@ -20,6 +21,7 @@ import orjson
 
 from configs.errors import ArtifactError
 from features.encoding import FIRST_KNOWN
+from features.row_table import RowTable
 from recall.index_spec import IndexSpec
 from recall.kernels import best_keys, keys_of, read_keys
 
@@ -28,6 +30,8 @@ SPEC_FILE = "index.json"
 VECTORS_FILE = "item_vectors.npy"
 TRAIN_POINTS_PER_LIST = 64
 """k-means points per list, towards the low end of the 39 to 256 that FAISS asks for, to bound training time."""
+
+ADDED_AT_ONCE = 65_536
 
 TRAIN_ROUNDS = 10
 """k-means rounds; fewer than FAISS's 25, to bound training time (the effect on containment is not measured)."""
@@ -49,16 +53,14 @@ class Neighbours:
 class AnnIndex:
     """A FAISS index over item vectors [I + 2, D] float32, whose first two rows are never indexed.
 
-    Build with `AnnIndex.build`, read with `AnnIndex.load`. Searches may run in several threads at
-    once; `upsert` and `remove` need the caller's lock.
+    Build with `AnnIndex.build`, read with `AnnIndex.load`. It never changes, so any number of threads search it at
+    once; `recall.streaming` has one whose items change.
     """
 
-    def __init__(self, index: faiss.Index, vectors: np.ndarray, spec: IndexSpec):
+    def __init__(self, index: faiss.Index, vectors: np.ndarray | RowTable, spec: IndexSpec):
         self.spec = spec
         self.vectors = vectors
         self._index = index
-        self._not_held: np.ndarray | None = None
-        self._every = np.zeros((1, 0), np.int32)
         self._ivf = None if isinstance(index, faiss.IndexIDMap2) else faiss.extract_index_ivf(index)
 
     @classmethod
@@ -132,6 +134,30 @@ class AnnIndex:
             out.items[rows, :width], out.scores[rows, :width] = best_first(items, scores, width)
         return out
 
+    def over(self, vectors: RowTable) -> AnnIndex:
+        """The same index with exact vectors from elsewhere, by item index."""
+        return AnnIndex(self._index, vectors, self.spec)
+
+    def refilled(self, ids: np.ndarray) -> AnnIndex:
+        """Another index of items [n] int32 alone, with the lists and codes that this one has learnt.
+
+        Much quicker than learning them, and as good as long as most items were there then. All items are put in
+        anew: FAISS's fast-scan lists leave the bits of removed codes behind, and spoil those that are added later.
+        """
+        index = faiss.deserialize_index(faiss.serialize_index(self._index))
+        index.reset()
+        _fill(index, ids, self.vectors)
+        return AnnIndex(index, self.vectors, self.spec)
+
+    @classmethod
+    def of_items(cls, ids: np.ndarray, vectors: RowTable, spec: IndexSpec, seed: int = 0) -> AnnIndex:
+        """Build anew over items [n] int32 alone; as `build`."""
+        known = np.ascontiguousarray(vectors[ids], np.float32)
+        _check_finite(known)
+        index = _train(known, spec, seed)
+        _fill(index, ids, vectors)
+        return cls(index, vectors, spec)
+
     def scores(self, queries: np.ndarray) -> np.ndarray:
         """Inner product of each query with every item, [B, I + 2] float32.
 
@@ -139,52 +165,27 @@ class AnnIndex:
         """
         queries = self._as_queries(queries)
         finite = np.isfinite(queries)
+        assert isinstance(self.vectors, np.ndarray)
         with np.errstate(invalid="ignore"):
             found = queries @ self.vectors.T
-        found[:, self._absent()] = -np.inf
+        found[:, self._absent] = -np.inf
         if not finite.all():
             found[~finite.all(1)] = np.nan
         return found
 
-    @property
+    def scored(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Items [1, n] int32 and their `scores` [B, n], for catalogues so small that all of it is scored."""
+        return self.every, self.scores(queries)
+
+    @cached_property
     def every(self) -> np.ndarray:
         """The items that the columns of `scores` are of, [1, I + 2] int32."""
-        if self._every.shape[1] != len(self.vectors):
-            self._every = np.arange(len(self.vectors), dtype=np.int32)[None]
-        return self._every
+        return np.arange(len(self.vectors), dtype=np.int32)[None]
 
+    @cached_property
     def _absent(self) -> np.ndarray:
         """Indices of the rows of ``vectors`` that are not indexed."""
-        if self._not_held is None:
-            held = np.zeros(len(self.vectors), bool)
-            held[self.ids()] = True
-            self._not_held = np.flatnonzero(~held)
-        return self._not_held
-
-    def upsert(self, ids: np.ndarray, vectors: np.ndarray) -> None:
-        """Insert or replace items: ids [n] int32, vectors [n, D] float32.
-
-        Raises:
-            ArtifactError: ids or vectors are wrong; the index is then as it was.
-        """
-        vectors = np.ascontiguousarray(vectors, np.float32)
-        if vectors.shape != (len(ids), self.dim):
-            raise ArtifactError(f"upsert of {len(ids)} items needs shape {(len(ids), self.dim)}, got {vectors.shape}")
-        _check_finite(vectors)
-        if len(np.unique(ids)) != len(ids) or (len(ids) and ids.min() < FIRST_KNOWN):
-            raise ArtifactError(f"upsert needs distinct item indices from {FIRST_KNOWN} up, got {ids[:10]}")
-        self.remove(ids)
-        grown = max(len(self.vectors), int(ids.max(initial=0)) + 1)
-        stored = np.zeros((grown, self.dim), np.float32)
-        stored[: len(self.vectors)] = self.vectors
-        stored[ids] = vectors
-        self.vectors = stored
-        self._index.add_with_ids(vectors, ids.astype(np.int64))  # type: ignore[call-arg]
-
-    def remove(self, ids: np.ndarray) -> None:
-        """Drop items from the index; absent ones are ignored."""
-        self._not_held = None
-        self._index.remove_ids(ids.astype(np.int64))
+        return np.setdiff1d(np.arange(len(self.vectors)), self.ids())
 
     def ids(self) -> np.ndarray:
         """All indexed item indices, ascending, int64."""
@@ -285,6 +286,12 @@ def _train(known: np.ndarray, spec: IndexSpec, seed: int) -> faiss.Index:
     except RuntimeError as error:
         raise ArtifactError(f"index factory {spec.factory!r} cannot train on {len(known)} items: {error}") from error
     return index
+
+
+def _fill(index: faiss.Index, ids: np.ndarray, vectors: np.ndarray | RowTable) -> None:
+    for start in range(0, len(ids), ADDED_AT_ONCE):
+        some = ids[start : start + ADDED_AT_ONCE]
+        index.add_with_ids(np.ascontiguousarray(vectors[some], np.float32), some.astype(np.int64))  # type: ignore[call-arg]
 
 
 def _empty(rows: int, k: int, failed: np.ndarray) -> Neighbours:

@@ -51,7 +51,8 @@ class NeighbourTable:
 
         The arguments are those of `recall.kernels.reached_keys`.
         """
-        barred, sums = np.zeros(len(self), bool), np.zeros(len(self))
+        # Items newer than the table may be excluded; they are no neighbours of anything.
+        barred, sums = np.zeros(max(len(self), int(excluded.max(initial=0)) + 1), bool), np.zeros(len(self))
         history, gains = np.ascontiguousarray(history), np.ascontiguousarray(gains)
         keys = reached_keys(history, gains, self.items, self.weights, positive, excluded, masks, barred, sums)
         return best_keys(keys, n)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,9 @@ import torch
 
 from features.datasets import IndexedInteractions
 from features.encoding import FIRST_KNOWN, Encoder, ItemBatch, UserBatch
-from recall.export import export_user_tower
+from features.row_table import RowTable
+from recall.cold_items import ItemEncoder
+from recall.export import export_item_tower, export_user_tower
 from recall.index import AnnIndex
 from recall.index_spec import IndexSpec
 from recall.item_to_item import NeighbourTable, train_neighbours
@@ -21,6 +23,7 @@ from recall.merge import Merged, merge
 from recall.ranked_lists import RankedLists, first_seen, fresh_lists, popular_lists, segment_column
 from recall.recipes import RecallRecipe
 from recall.sources import AnnSource, ItemToItemSource, ListSource, RecallRequest, Source, SourceResult
+from recall.streaming import StreamingIndex
 from recall.training import TowerTrainer
 from recall.training_data import interaction_matrix
 from recall.two_tower import TowerShape
@@ -55,6 +58,7 @@ def build_recall(
     folder: Path,
     tower_path: Path,
     *,
+    item_tower_path: Path | None = None,
     spec: IndexSpec | None = None,
     segment_field: str | None = None,
     seed: int = 0,
@@ -64,7 +68,7 @@ def build_recall(
 
     Args:
         folder: existing; gets index, item vectors, neighbours and ranked lists.
-        tower_path: the user tower's ONNX file.
+        tower_path: the user tower's ONNX file. item_tower_path: the item tower's; absent: none is written.
     Returns:
         figures of the training by name.
     Raises:
@@ -72,6 +76,8 @@ def build_recall(
     """
     trainer = train_tower(data, recipe, seed, progress)
     parity = write_tower(trainer, data, folder, tower_path, spec, seed)
+    if item_tower_path is not None:
+        write_item_tower(trainer, data, item_tower_path)
     write_neighbours(data, recipe, folder, progress)
     write_lists(data, recipe, folder, segment_field)
     return {"tower_steps": float(trainer.step_count), "tower_loss": trainer.recent_loss, "onnx_difference": parity}
@@ -121,6 +127,12 @@ def write_user_tower(trainer: TowerTrainer, data: RecallData, tower_path: Path) 
     return export_user_tower(trainer.model.user, trainer.model.shape, sample, tower_path)
 
 
+def write_item_tower(trainer: TowerTrainer, data: RecallData, path: Path) -> float:
+    """Write the item tower alone, for vectors of items that come later; returns the ONNX difference."""
+    sample = data.items.take(np.arange(min(PARITY_ROWS, len(data.items))))
+    return export_item_tower(trainer.model.item, sample, path)
+
+
 def write_neighbours(
     data: RecallData, recipe: RecallRecipe, folder: Path, progress: Progress = lambda what, share: None
 ) -> None:
@@ -138,11 +150,16 @@ def write_lists(data: RecallData, recipe: RecallRecipe, folder: Path, segment_fi
 
 @dataclass(frozen=True)
 class Recall:
-    """The loaded sources of one release. Searches are thread-safe."""
+    """The loaded sources of one release. Searches are thread-safe.
 
-    index: AnnIndex
+    ``folder`` holds the item tower, which is only read when items change.
+    """
+
+    index: AnnIndex | StreamingIndex
     sources: Mapping[str, Source]
     popular: RankedLists
+    folder: Path = Path()
+    _towers: list[ItemEncoder] = field(default_factory=list, repr=False)
 
     @classmethod
     def load(cls, folder: Path, items: int | None = None, nprobe: int | None = None) -> Recall:
@@ -153,7 +170,7 @@ class Recall:
         Raises:
             ArtifactError: a file is missing, unreadable or made for another catalogue.
         """
-        index = AnnIndex.load(folder, items)
+        index = StreamingIndex(AnnIndex.load(folder, items))
         popular = RankedLists.load(folder / POPULAR_FILE, items)
         found: list[Source] = [
             AnnSource(index, nprobe),
@@ -161,7 +178,17 @@ class Recall:
             ListSource("popular", popular),
             ListSource("fresh", RankedLists.load(folder / FRESH_FILE, items)),
         ]
-        return cls(index, {source.name: source for source in found}, popular)
+        return cls(index, {source.name: source for source in found}, popular, folder)
+
+    def put(self, items: np.ndarray, encoded: ItemBatch, gone: np.ndarray, encoder: Encoder) -> None:
+        """Put items [n] int32 into the index, with vectors of the item tower, and drop the items ``gone`` [m].
+
+        Raises ArtifactError when the release has no item tower.
+        """
+        assert isinstance(self.index, StreamingIndex)
+        if not self._towers:
+            self._towers.append(ItemEncoder(self.folder / TOWER_FILE, encoder))
+        self.index.apply(items, self._towers[0](encoded), gone)
 
     def similar(
         self, seeds: np.ndarray, request: RecallRequest, limit: int
@@ -192,7 +219,7 @@ class Recall:
         return SourceResult(np.where(chosen[:, None], found.keys, NO_KEY))
 
 
-def mean_vectors(vectors: np.ndarray, seeds: np.ndarray) -> np.ndarray:
+def mean_vectors(vectors: np.ndarray | RowTable, seeds: np.ndarray) -> np.ndarray:
     """Mean of the seeds' unit vectors [B, D] float32; seeds [B, S] int32 are padded with 0.
 
     The bias is left out, so that likeness is not popularity. A row without seeds has no mean: it is

@@ -18,6 +18,7 @@ from recall.index import AnnIndex, Neighbours
 from recall.item_to_item import NeighbourTable
 from recall.kernels import best_keys, first_keys, keys_of, read_keys, usable_keys
 from recall.ranked_lists import RankedLists
+from recall.streaming import StreamingIndex
 
 EXACT_UP_TO = 4_096
 """Items up to which scoring each of them exactly beats the index, of the whole catalogue or of what is eligible."""
@@ -107,7 +108,7 @@ class AnnSource:
     name = "ann"
     waits = False
 
-    def __init__(self, index: AnnIndex, nprobe: int | None = None):
+    def __init__(self, index: AnnIndex | StreamingIndex, nprobe: int | None = None):
         self._index, self._nprobe = index, nprobe
 
     def retrieve(self, request: RecallRequest, n: int) -> SourceResult:
@@ -122,16 +123,19 @@ class AnnSource:
         for rows, eligible in _groups(request):
             found = self._search(request.vectors[rows], fetch, eligible)
             items[rows], scores[rows], failed[rows] = found.items, found.scores, found.failed
-        barred = np.zeros(len(self._index.vectors), bool)
+        barred = np.zeros(max(len(self._index.vectors), request.highest_excluded + 1), bool)
         keys = usable_keys(items, scores, request.excluded, request.masks, barred)
         return SourceResult(best_keys(keys, n), failed)
 
     def _among_all(self, request: RecallRequest, vectors: np.ndarray, n: int) -> SourceResult:
         """The n best usable items of a catalogue so small that all of it is scored."""
-        scores = self._index.scores(vectors)
-        every, barred = self._index.every, np.zeros(scores.shape[1], bool)
+        every, scores = self._index.scored(vectors)
+        masks = request.masks
+        if len(masks):  # made before the index was asked, and perhaps shorter
+            every = np.where(every < masks.shape[1], every, 0)
+        barred = np.zeros(max(int(every.max(initial=0)), request.highest_excluded) + 1, bool)
         keys = usable_keys(every, scores, request.excluded, request.masks, barred)
-        return SourceResult(best_keys(keys, n), np.isnan(scores[:, 0]))
+        return SourceResult(best_keys(keys, n), np.logical_not(np.isfinite(vectors).all(1)))
 
     def _search(self, vectors: np.ndarray, fetch: int, eligible: np.ndarray | None) -> Neighbours:
         if eligible is not None and np.count_nonzero(eligible) <= EXACT_UP_TO:

@@ -15,7 +15,7 @@ from configs.settings import Settings
 from features.datasets import Dataset, IndexedInteractions
 from features.encoding import Encoder
 from features.schema import AVAILABLE_FROM
-from pool.repository import ReleaseRepository
+from pool.repository import open_releases
 from ranking.pipeline import objectives_of, prepare, train_rankers, user_table
 from ranking.recipes import Recipe, recipe_named
 from recall.index_spec import IndexSpec
@@ -56,7 +56,7 @@ def build_release(dataset: Dataset, settings: Settings, recipe: str, progress: P
         "objectives": objectives,
         "metrics": {},
     }
-    with ReleaseRepository(settings.releases_folder).draft(describe) as draft:
+    with open_releases(settings).draft(describe) as draft:
         folder = draft.folder
         encoder.save(folder / "encoder.json")
         pq.write_table(dataset.items, folder / "items.parquet")
@@ -71,6 +71,7 @@ def build_release(dataset: Dataset, settings: Settings, recipe: str, progress: P
             recall,
             folder / "recall",
             tower,
+            item_tower_path=folder / "models" / "item_tower" / "1" / "model.onnx",
             spec=IndexSpec.choose(describe["items"], recall.tower.dim, **wanted.index.model_dump()),
             segment_field=wanted.segment_field,
             progress=progress,

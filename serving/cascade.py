@@ -19,7 +19,7 @@ import numpy as np
 
 from configs.errors import ConfigError, RecpoolError
 from configs.settings import RankingSettings, RecallSettings
-from features.encoding import UserBatch
+from features.encoding import UNKNOWN, UserBatch
 from ranking.objectives import RECALL, Weighting
 from serving.degradation import StageCosts
 from serving.hydration import STAGE as FEATURES
@@ -137,7 +137,13 @@ class Cascade:
             row.trace.timings_ms.update(parts)
             for source, reason in found.failed:
                 row.trace.degrade(f"recall.{source}", reason)
-        return found
+        known = len(self.release.catalogue)
+        # Recall elsewhere may have heard of an item before this process did.
+        return (
+            found
+            if found.items.max(initial=0) < known
+            else replace(found, items=np.where(found.items < known, found.items, UNKNOWN))
+        )
 
     async def _rank(self, stage: str, rows: Sequence[Row], users: UserBatch, items: np.ndarray) -> np.ndarray | None:
         """Objectives [B, C', O] of the candidates each row has time for, NaN elsewhere; None when no row has any."""

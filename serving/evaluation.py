@@ -21,7 +21,7 @@ from features.metrics import auc, log_loss, ndcg_at_k, recall_at_k
 from features.protocols import PROTOCOLS, Split
 from features.schema import ITEM_ID, TIME
 from features.store import open_store
-from pool.repository import ReleaseRepository
+from pool.repository import open_releases
 from ranking.pipeline import RankData, Rankers, objectives_of, prepare, train_rankers, user_table
 from ranking.recipes import recipe_named
 from serving.build import Progress, build_release, silent
@@ -125,7 +125,7 @@ class TopN:
     """
 
     def __init__(self, folder: tempfile.TemporaryDirectory, settings: Settings, dataset: Dataset, split: Split):
-        repository = ReleaseRepository(settings.releases_folder)
+        repository = open_releases(settings)
         self.release = Release.load(repository, repository.versions()[-1])
         self.settings, self._folder = settings, folder
         self._store = open_store(settings.store, settings.store_folder)

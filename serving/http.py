@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Header, Request, Response
@@ -45,7 +46,12 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def build_http(service: Service, settings: ServingSettings, routers: Sequence[APIRouter] = ()) -> Posts:
+def build_http(
+    service: Service,
+    settings: ServingSettings,
+    routers: Sequence[APIRouter] = (),
+    more: Mapping[str, Post] = MappingProxyType({}),
+) -> Posts:
     """The application that a gateway replica serves.
 
     The routes that carry the traffic are answered by `serving.posts`; FastAPI documents them and
@@ -53,6 +59,7 @@ def build_http(service: Service, settings: ServingSettings, routers: Sequence[AP
 
     Args:
         routers: further routes; their errors are told like those of the others.
+        more: further routes that carry traffic, by path.
     """
     app = FastAPI(
         title="Recpool",
@@ -65,10 +72,9 @@ def build_http(service: Service, settings: ServingSettings, routers: Sequence[AP
     _add_gets(app, service)
     for router in routers:
         app.include_router(router)
-    posts = _posts(service)
-    answers: dict[str, Any] = {"response_model": None, "responses": {200: {"model": Reply}, **_REFUSALS}}
+    posts = {**_posts(service), **more}
     for path, post in posts.items():
-        app.post(path, **answers)(post.answer)
+        app.post(path, response_model=None, responses={200: {"model": post.reply}, **_REFUSALS})(post.answer)
     if routers:
         app.openapi()  # prepares routes and document, which else the first request for one does, and holds up calls
     return Posts(app, posts, settings.max_body_bytes, refusal)
@@ -97,7 +103,7 @@ def _posts(service: Service) -> dict[str, Post]:
     # The annotations are names of this function, which FastAPI could not look up as text.
     for _, body, answer in answers:
         answer.__annotations__ = {"request": body, "headers": headers_of, "return": Response}
-    return {path: Post(body, answer) for path, body, answer in answers}
+    return {path: Post(body, answer, Reply) for path, body, answer in answers}
 
 
 def _add_gets(app: FastAPI, service: Service) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from configs.errors import Unavailable
 from configs.settings import StoreSettings
-from features.encoding import FIRST_KNOWN, Encoder, UserBatch
+from features.encoding import FIRST_KNOWN, UNKNOWN, Encoder, UserBatch
 from features.schema import USER_ID
 from features.store import FeatureStore, UserRecord
 from serving.preparation import Row
@@ -52,9 +52,16 @@ class Hydrator:
         past = self._past(records)
         values = [record.values if record else _NO_VALUES for record in records]
         histories = map(_with_seeds, rows, past, values)
-        history, signal = self._encoder.encode_histories(*zip(*histories, strict=True))
+        history, signal = self._encoder.encode_histories(*zip(*map(self._trained, histories), strict=True))
         users = self._encoder.encode_users(fields).with_history(history, signal)
         return Hydrated(users, [items[items >= FIRST_KNOWN] for items in past])
+
+    def _trained(self, history: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Items and values without those that came after the release: its models have no place for them."""
+        items, values = history
+        if items.max(initial=0) < self._encoder.item_rows:
+            return history
+        return np.where(items < self._encoder.item_rows, items, UNKNOWN), values
 
     def _past(self, records: Sequence[UserRecord | None]) -> list[np.ndarray]:
         """Item indices [n] of each user's history; one look-up for the whole batch."""

@@ -91,11 +91,12 @@ def _usable_of(row: Row, items: np.ndarray, excluded: np.ndarray, release: Relea
 
 def _removed(row: Row, excluded: np.ndarray, release: Release, now_s: float) -> dict[str, int]:
     """Items of the whole catalogue that could not be shown to this caller, each counted under its first cause."""
-    left = np.ones(len(release.catalogue), bool)
+    catalogue = release.catalogue.snapshot()
+    left = np.ones(len(catalogue), bool)
     left[:FIRST_KNOWN] = False
-    causes = {"ineligible": ~release.catalogue.eligible(now_s)}
+    causes = {"ineligible": ~catalogue.eligible(now_s)}
     if row.filter:
-        causes["filtered"] = ~release.catalogue.mask(row.filter)
+        causes["filtered"] = ~catalogue.mask(row.filter)
     causes["excluded"] = np.isin(np.arange(len(left)), excluded)
     counts = {}
     for cause, hit in causes.items():

@@ -27,10 +27,11 @@ _HEADERS = {(field.alias or name).lower().encode(): name for name, field in Call
 
 @dataclass(frozen=True)
 class Post:
-    """What a path takes, and who answers: ``await answer(request=body, headers=CallHeaders)``."""
+    """What a path takes, who answers (``await answer(request=body, headers=CallHeaders)``), and with what."""
 
     body: type[BaseModel]
     answer: Callable[..., Awaitable[Response]]
+    reply: type[BaseModel]
 
 
 class JsonReply(Response):

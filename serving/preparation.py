@@ -113,7 +113,7 @@ def _known(ids: Sequence[str], release: Release) -> tuple[np.ndarray, tuple[str,
     if not ids:
         return _NONE, ()
     distinct = list(dict.fromkeys(ids))
-    found = list(map(release.encoder.item_ids.index, distinct))
+    found = list(map(release.catalogue.index, distinct))
     unknown = tuple([i for i, index in zip(distinct, found, strict=True) if index < FIRST_KNOWN])
     return np.array([index for index in found if index >= FIRST_KNOWN], np.int32), unknown
 

@@ -13,7 +13,9 @@ import numpy as np
 
 from configs.settings import RecallSettings, SourceName
 from features.catalogue import Catalogue
-from features.encoding import FIRST_KNOWN, UserBatch
+from features.encoding import FIRST_KNOWN, Encoder, UserBatch
+from features.live_catalogue import Changed, LiveCatalogue
+from pool.engines.engine import Engine, Wrap, as_it_is
 from pool.engines.onnx import OnnxEngine
 from recall.merge import Merged, merge
 from recall.pipeline import Recall
@@ -22,6 +24,7 @@ from serving.release import Release
 from serving.types import Candidates, RecallQuery, SimilarQuery
 
 log = logging.getLogger("recpool.recall")
+Items = Catalogue | LiveCatalogue
 USER_TOWER = "models/user_tower/1/model.onnx"
 
 
@@ -32,9 +35,8 @@ class LocalRecall:
         executor: threads for the sources that wait; the caller's own thread does what is computing.
     """
 
-    def __init__(
-        self, tower: OnnxEngine, recall: Recall, catalogue: Catalogue, settings: RecallSettings, executor: Executor
-    ):
+    def __init__(self, tower: Engine, recall: Recall, catalogue: Items, settings: RecallSettings, executor: Executor):
+        self.encoder: Encoder | None = None
         self._tower = tower
         self._recall = recall
         self._catalogue = catalogue
@@ -48,11 +50,32 @@ class LocalRecall:
         self._order = sorted(self._quotas, key=self._waiting.__contains__)
 
     @classmethod
-    def load(cls, release: Release, settings: RecallSettings, executor: Executor, tier: str = "cpu") -> LocalRecall:
-        """Raises ArtifactError when a part is missing or does not fit the release."""
+    def load(
+        cls, release: Release, settings: RecallSettings, executor: Executor, tier: str = "cpu", wrap: Wrap = as_it_is
+    ) -> LocalRecall:
+        """Load from a release's folder.
+
+        Args:
+            wrap: makes the user tower run elsewhere.
+        Raises:
+            ArtifactError: a part is missing or does not fit the release.
+        """
         recall = Recall.load(release.folder / "recall", release.manifest.items, settings.index.nprobe)
-        tower = OnnxEngine(release.folder / USER_TOWER, tier=tier)
-        return cls(tower, recall, release.catalogue, settings, executor)
+        tower = wrap("user_tower", OnnxEngine(release.folder / USER_TOWER, tier=tier))
+        local = cls(tower, recall, release.catalogue, settings, executor)
+        if isinstance(release.catalogue, LiveCatalogue):
+            local.encoder = release.encoder
+            release.catalogue.subscribe(local.put)
+        return local
+
+    def with_settings(self, settings: RecallSettings) -> LocalRecall:
+        """The same stage under other settings, over the same index and tower."""
+        return LocalRecall(self._tower, self._recall, self._catalogue, settings, self._executor)
+
+    def put(self, changed: Changed) -> None:
+        """Recall what items are now, and no more those that are gone."""
+        assert self.encoder is not None
+        self._recall.put(changed.indices, changed.items, changed.gone, self.encoder)
 
     def __call__(self, query: RecallQuery | SimilarQuery) -> Candidates:
         if isinstance(query, SimilarQuery):
@@ -118,9 +141,10 @@ class LocalRecall:
 
     def _eligible(self, filters: Sequence[str | None], now_s: float) -> np.ndarray | None:
         """[I + 2] for all rows, [B, I + 2] when some have a filter, None when everything is eligible."""
-        eligible = self._catalogue.eligible(now_s)
+        catalogue = self._catalogue.snapshot()
+        eligible = catalogue.eligible(now_s)
         if any(filters):
-            return np.stack([eligible & self._catalogue.mask(f) if f else eligible for f in filters])
+            return np.stack([eligible & catalogue.mask(f) if f else eligible for f in filters])
         return None if eligible[FIRST_KNOWN:].all() else eligible
 
 

@@ -9,9 +9,10 @@ models/<name>/1/model.onnx
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -19,6 +20,8 @@ import pyarrow.parquet as pq
 from configs.errors import ArtifactError
 from features.catalogue import Catalogue
 from features.encoding import FIRST_KNOWN, Encoder
+from features.live_catalogue import LiveCatalogue
+from features.row_table import RowTable
 from pool.repository import Manifest, ReleaseRepository
 from recall.pipeline import POPULAR_FILE
 from recall.ranked_lists import RankedLists
@@ -31,15 +34,17 @@ class Release:
     """Everything a request touches comes from one of these.
 
     popular [n] int32 item indices, most popular first; vectors [I + 2, D] float32, memory-mapped and
-    so shared between the replicas of a host.
+    so shared between the replicas of a host. ``held`` keeps the folder from being removed meanwhile. Items may
+    come, change and go while it serves (`features.live_catalogue`); nothing else does.
     """
 
     folder: Path
     manifest: Manifest
     encoder: Encoder
-    catalogue: Catalogue
+    catalogue: Catalogue | LiveCatalogue
     popular: np.ndarray
-    vectors: np.ndarray
+    vectors: np.ndarray | RowTable
+    held: IO[bytes] | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def load(cls, repository: ReleaseRepository, version: str) -> Release:
@@ -49,6 +54,7 @@ class Release:
             NotFound: no such version.
             ArtifactError: a file is missing, damaged or does not fit the others; names it.
         """
+        held = repository.hold(version)
         manifest = repository.verify(version)
         folder = repository.path(version)
         encoder = Encoder.load(folder / "encoder.json")
@@ -56,7 +62,8 @@ class Release:
         popular = RankedLists.load(folder / "recall" / POPULAR_FILE, manifest.items).overall
         vectors = np.load(folder / "recall" / "item_vectors.npy", mmap_mode="r", allow_pickle=False)
         _check_sizes(version, manifest, encoder, len(items), len(vectors))
-        release = cls(folder, manifest, encoder, Catalogue(items, encoder), popular, vectors)
+        catalogue = LiveCatalogue(Catalogue(items, encoder), encoder)
+        release = cls(folder, manifest, encoder, catalogue, popular, RowTable(np.asarray(vectors)), held)
         # Sorted here rather than by the first cursor, which would make every caller wait.
         release.items_with_hash(np.zeros(1, np.uint32))
         return release
@@ -86,7 +93,21 @@ class Release:
         order, known = self._hash_order
         places = np.searchsorted(known, hashes)
         found = places[known[np.minimum(places, len(known) - 1)] == hashes]
-        return order[found].astype(np.int32)
+        own, known = self._added_hashes()
+        return np.concatenate([order[found], own[np.isin(known, hashes)]]).astype(np.int32)
+
+    def _added_hashes(self) -> tuple[np.ndarray, np.ndarray]:
+        """Item indices and cursor hashes of the items that came after the release; those hashed before are kept."""
+        own, known = self._hashed_items
+        added = list(self.catalogue.added().items())[len(own) :]
+        if added:
+            indices = np.concatenate([own, np.array([index for _, index in added], np.int64)])
+            own, known = self._hashed_items[:] = indices, np.concatenate([known, item_hashes([i for i, _ in added])])
+        return own, known
+
+    @cached_property
+    def _hashed_items(self) -> list[np.ndarray]:
+        return [np.zeros(0, np.int64), np.zeros(0, np.uint32)]
 
     @cached_property
     def _hash_order(self) -> tuple[np.ndarray, np.ndarray]:

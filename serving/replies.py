@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from features.catalogue import Catalogue
+from features.live_catalogue import LiveCatalogue
+from features.streaming_catalogue import CatalogueSnapshot
 from recall.merge import source_names
 from serving.cursor import MAX_ITEMS, encode_cursor, item_hashes
 from serving.preparation import Row
@@ -32,7 +35,7 @@ ITEMS_READY = 20_000
 
 _Shown = tuple[str, int, dict[str, Any]]
 """An item's external id, its cursor hash and its metadata."""
-_ready: WeakKeyDictionary[Catalogue, dict[int, _Shown]] = WeakKeyDictionary()
+_ready: WeakKeyDictionary[Catalogue | CatalogueSnapshot, dict[int, _Shown]] = WeakKeyDictionary()
 
 
 def build_reply(
@@ -62,8 +65,14 @@ def build_reply(
     }
 
 
-def impression(reply: dict[str, Any], row: Row, scene: str | None, time_s: float) -> dict[str, Any]:
-    """What the event log keeps of a reply: who saw which items in which order, from which release."""
+def impression(
+    reply: dict[str, Any], row: Row, scene: str | None, time_s: float, told: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """What the event log keeps of a reply: who saw which items in which order, from which release.
+
+    Args:
+        told: the part of the traffic that the request belonged to; see `serving.experiments.division.Part`.
+    """
     return {
         "event_id": reply["recommendation_id"],
         "kind": "impression",
@@ -76,6 +85,8 @@ def impression(reply: dict[str, Any], row: Row, scene: str | None, time_s: float
             "versions": reply["versions"],
             "degraded": reply["degraded"],
             "features": dict(row.profile),
+            "took_ms": reply["took_ms"],
+            "part": dict(told),
         },
     }
 
@@ -87,17 +98,18 @@ def _provenance(mask: int, own: bool) -> tuple[str, list[str]]:
     return names[0], [REASONS[name] for name in names]
 
 
-def _shown(items: np.ndarray, catalogue: Catalogue) -> list[_Shown]:
+def _shown(items: np.ndarray, catalogue: Catalogue | LiveCatalogue) -> list[_Shown]:
     """What a reply says of items [n] int32, in their order; not to be changed, for later replies say it too."""
-    ready = _ready.setdefault(catalogue, {})
+    now = catalogue.snapshot()
+    ready = _ready.setdefault(now, {})
     indices: list[int] = items.tolist()
     missing = [index for index in indices if index not in ready]
     if missing:
         if len(ready) + len(missing) > ITEMS_READY:
             ready.clear()
             missing = indices
-        ids = catalogue.ids(missing)
-        found = zip(ids, item_hashes(ids).tolist(), catalogue.metadata(missing), strict=True)
+        ids = now.ids(missing)
+        found = zip(ids, item_hashes(ids).tolist(), now.metadata(missing), strict=True)
         ready.update(zip(missing, found, strict=True))
     return [ready[index] for index in indices]
 

@@ -30,7 +30,7 @@ MAX_TIMEOUT_MS = 1_000
 MAX_CURSOR = 16_384
 
 
-def _encodable(text: str) -> str:
+def encodable(text: str) -> str:
     """Lone surrogates pass JSON but cannot be written as UTF-8 again."""
     try:
         text.encode("utf-8")
@@ -40,9 +40,9 @@ def _encodable(text: str) -> str:
 
 
 # Bounds stand before the function, where pydantic checks them without calling Python.
-Id = Annotated[StrictStr, Field(min_length=1, max_length=MAX_ID_LENGTH), AfterValidator(_encodable)]
-Name = Annotated[StrictStr, Field(min_length=1, max_length=128), AfterValidator(_encodable)]
-ShortText = Annotated[StrictStr, Field(max_length=1_024), AfterValidator(_encodable)]
+Id = Annotated[StrictStr, Field(min_length=1, max_length=MAX_ID_LENGTH), AfterValidator(encodable)]
+Name = Annotated[StrictStr, Field(min_length=1, max_length=128), AfterValidator(encodable)]
+ShortText = Annotated[StrictStr, Field(max_length=1_024), AfterValidator(encodable)]
 Number = Annotated[StrictFloat, Field(allow_inf_nan=False)]
 Scalar = ShortText | StrictBool | Annotated[StrictInt, Field(ge=-(2**53), le=2**53)] | Number | None
 FeatureValue = Scalar | Annotated[list[ShortText], Field(max_length=256)]
@@ -61,7 +61,7 @@ Filter = Annotated[
         description='a boolean expression over item fields, such as `release_year >= 1990 and "Comedy" in genre`',
         examples=["release_year >= 1990"],
     ),
-    AfterValidator(_encodable),
+    AfterValidator(encodable),
 ]
 
 
@@ -235,3 +235,9 @@ class Status(BaseModel):
     quality_step: int = Field(description="steps of quality given up for overload; 0: none")
     impressions_written: int
     impressions_dropped: int = Field(description="impressions that could not be kept")
+    events_accepted: int = Field(default=0, description="events taken by this replica")
+    events_repeated: int = Field(default=0, description="events that had been taken before")
+    events_brought_later: int = Field(
+        default=0, description="events that entered their users' histories late: the store was away, or a replica died"
+    )
+    events_commits: int = Field(default=0, description="transactions of the event log that took them")

@@ -13,6 +13,9 @@ import numpy as np
 
 from configs.errors import NotFound
 from configs.settings import STAGES, Settings
+from features.catalogue import Catalogue
+from features.live_catalogue import Changed, LiveCatalogue
+from pool.engines.remote import triton_wrap
 from pool.engines.threads import pin_process, pin_threads
 from ranking.store import RankStage
 from serving.recalling import LocalRecall
@@ -34,8 +37,14 @@ def stage_threads(cores: int | None) -> ThreadPoolExecutor:
 class LocalRanker:
     """Answers `RankQuery` with objectives [B, C, O] float32, NaN at padding."""
 
-    def __init__(self, ranker: RankStage):
-        self._ranker = ranker
+    def __init__(self, ranker: RankStage, catalogue: Catalogue | LiveCatalogue):
+        self._ranker, self._catalogue = ranker, catalogue  # which is followed for as long as somebody holds it
+        if isinstance(catalogue, LiveCatalogue):
+            catalogue.subscribe(self.put)
+
+    def put(self, changed: Changed) -> None:
+        """Score items by what they are now."""
+        self._ranker.put(changed.indices, changed.items)
 
     def __call__(self, query: RankQuery) -> np.ndarray:
         return self._ranker.rank(query.users, query.items)
@@ -72,6 +81,9 @@ def load_stage(name: str, release: Release, settings: Settings, executor: Execut
     if name not in STAGES:
         raise NotFound(f"no stage {name!r}; known stages: {list(STAGES)}")
     if name == "recall":
-        return LocalRecall.load(release, settings.recall, executor, tier)
-    ranking = settings.ranking
-    return LocalRanker(RankStage.load(release.folder, name, ranking.engine, ranking.threads or 1, tier))
+        wrap = triton_wrap(settings.triton, "recall", release.version)
+        return LocalRecall.load(release, settings.recall, executor, tier, wrap)
+    ranking, wrap = settings.ranking, triton_wrap(settings.triton, name, release.version)  # type: ignore[arg-type]
+    return LocalRanker(
+        RankStage.load(release.folder, name, ranking.engine, ranking.threads or 1, tier, wrap), release.catalogue
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,9 @@ import uvloop
 from benchmarks.load.plan import Load
 from benchmarks.load.run import fire_async
 from benchmarks.load.summary import Outcomes
+
+STOP = signal.SIGUSR1
+"""Ends a load early."""
 
 
 class Running:
@@ -37,6 +41,11 @@ class Running:
         found = pickle.load(self._out)
         self._process.wait()
         return found
+
+    def stop(self) -> Outcomes:
+        """Send nothing more, and wait for what was sent."""
+        self._process.send_signal(STOP)
+        return self.outcomes()
 
     def __enter__(self) -> Running:
         return self
@@ -64,4 +73,4 @@ def serve_parent() -> None:
             pickle.dump(what, out)
 
     say(started_s)
-    say(uvloop.run(fire_async(load, started_s)))
+    say(uvloop.run(fire_async(load, started_s, STOP)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections import deque
 
@@ -23,13 +24,17 @@ def fire(load: Load) -> Outcomes:
     return uvloop.run(fire_async(load))
 
 
-async def fire_async(load: Load, started_s: float | None = None) -> Outcomes:
+async def fire_async(load: Load, started_s: float | None = None, stop_on: signal.Signals | None = None) -> Outcomes:
     """Send the whole load from the running event loop.
 
     Args:
         started_s: value of time.monotonic() that `Load.times_s` count from; absent: now.
+        stop_on: signal to this process after which nothing more is sent.
     """
-    return await Run(load, time.monotonic() if started_s is None else started_s).finished()
+    run = Run(load, time.monotonic() if started_s is None else started_s)
+    if stop_on is not None:
+        asyncio.get_running_loop().add_signal_handler(stop_on, run.stop)
+    return await run.finished()
 
 
 class _Task:
@@ -58,6 +63,7 @@ class Run:
         self._waiting: deque[_Task] = deque()
         self._under_way: deque[_Task] = deque()
         self._open = 0
+        self._sent: int | None = None
         self._opening: set[asyncio.Task] = set()
         self._loop = asyncio.get_running_loop()
         self._done = self._loop.create_future()
@@ -74,7 +80,16 @@ class Run:
             opening.cancel()
         await asyncio.gather(*self._opening, return_exceptions=True)
         self._outcomes.cpu_s = time.process_time() - cpu_s
-        return self._outcomes
+        return self._outcomes if self._sent is None else self._outcomes.select(slice(self._sent))
+
+    def stop(self) -> None:
+        """Send nothing more; what was sent is waited for, and the outcomes are of that alone."""
+        if self._sent is not None:
+            return
+        self._sent = self._next
+        self._left -= len(self._due) - self._next
+        self._due = self._due[: self._next]
+        self._settle()
 
     def _send_due(self) -> None:
         now = time.monotonic()
@@ -178,6 +193,9 @@ class Run:
         task.connection = None
         self._outcomes.record(task.index, time.monotonic() - task.due_s, reply, task.retried, self._load.contains)
         self._left -= 1
+        self._settle()
+
+    def _settle(self) -> None:
         if not self._left and not self._done.done():
             self._done.set_result(None)
 

@@ -63,8 +63,8 @@ class Outcomes:
         if self.bodies is not None:
             self.bodies[index] = reply.body
 
-    def select(self, chosen: np.ndarray) -> Outcomes:
-        """Those of a boolean mask or an index array, one class of priority for instance."""
+    def select(self, chosen: np.ndarray | slice) -> Outcomes:
+        """Those of a boolean mask, an index array or a slice, one class of priority for instance."""
         bodies = None if self.bodies is None else [self.bodies[i] for i in np.arange(len(self.status))[chosen]]
         columns = ("scheduled_s", "latency_s", "status", "retried", "found", "lag_s")
         taken = {name: getattr(self, name)[chosen] for name in columns}

@@ -133,7 +133,7 @@ def running(arm: Arm, python: Path, config: Path, folder: Path, user_id: str, k:
         with live_service() as live:
             yield live.port
         return
-    port, log = _free_port(), folder / f"{arm.name}.log"
+    port, log = free_port(), folder / f"{arm.name}.log"
     with log.open("wb") as stream:
         server = subprocess.Popen(
             [str(python), *arm.command(port, folder / arm.name)],
@@ -175,7 +175,7 @@ def _await_answer(arm: Arm, server: subprocess.Popen, port: int, log: Path, user
     raise NotMeasured(f"the server did not come to answer; its log ends:\n{said}")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A free port whose successor is free too: some servers need a second one."""
     while True:
         with socket.socket() as first, socket.socket() as second:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -48,10 +48,21 @@ class OnnxEngine:
             self._session = ort.InferenceSession(str(path), options, providers=list(wanted))
         except Exception as error:  # the runtime raises its own pybind classes for each kind of bad file
             raise ArtifactError(f"{path}: not a model ONNX Runtime can load ({error})") from error
-        self.input_types = {node.name: node.type for node in self._session.get_inputs()}
-        self.output_names = [node.name for node in self._session.get_outputs()]
+        inputs, outputs = self._session.get_inputs(), self._session.get_outputs()
+        self.input_types = {node.name: node.type for node in inputs}
+        self.output_names = [node.name for node in outputs]
+        self.output_types = {node.name: node.type for node in outputs}
+        self.shapes = {
+            node.name: tuple(n if isinstance(n, int) else -1 for n in node.shape) for node in inputs + outputs
+        }
+        """Of inputs and outputs, by name; a free axis is -1."""
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Outputs by name; inputs that the model does not declare are ignored."""
         outputs = self._session.run(self.output_names, {name: inputs[name] for name in self.input_types})
         return dict(zip(self.output_names, outputs, strict=True))  # type: ignore[arg-type]
+
+
+def _shape(declared: Sequence[int | str | None]) -> tuple[int, ...]:
+    """A free axis has a name, or nothing; so has one that nothing is known of."""
+    return tuple(length if isinstance(length, int) else -1 for length in declared or ())

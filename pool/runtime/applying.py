@@ -115,6 +115,10 @@ class Applier:
         verb: Verb = "stop" if how == "stop" else "preempt"
         self._crew.tell(seat.lease, verb, Order(self._state.ledger.epoch, reason))
 
+    def warn(self, seat: Seat, reason: str) -> None:
+        """Let a host save what it has, and go on."""
+        self._crew.tell(seat.lease, "warn", Order(self._state.ledger.epoch, reason))
+
     def move(self, seat: Seat, device: str, reason: str) -> Lease:
         """Book a slice elsewhere, and let the host there start once the one here has left.
 

@@ -9,10 +9,12 @@ from pool.policy.observation import DeviceHealth
 from pool.runtime.applying import Applier
 from pool.runtime.records import OVER, Record
 from pool.runtime.state import PoolState
-from pool.workload import WorkloadPhase, WorkloadSpec, WorkloadState
+from pool.workload import RANK, WorkloadPhase, WorkloadSpec, WorkloadState
 
 ONE_COPY = ("finetune", "evaluate")
 """Kinds whose work has one state and one checkpoint."""
+FRESH_S = 5.0
+"""A checkpoint of the last seconds is as good as a new one."""
 RESUMABLE: tuple[WorkloadPhase, ...] = ("preempted", "failed", "parked")
 
 
@@ -92,6 +94,16 @@ def migrate(state: PoolState, applier: Applier, name: str, device: str, health: 
     applier.move(seats[0], device, f"moves to {device}, as it was asked for")
     applier.note(name, f"migrate {name} from {seats[0].device} to {device}", "it was asked for")
     return record
+
+
+def warn(state: PoolState, applier: Applier, reason: str) -> None:
+    """Let interruptible work save what it has, and go on; what has just done so need not."""
+    for seat in state.seats.values():
+        record, status = state.records.get(seat.workload), seat.status
+        if record is None or status is None or seat.leaving is not None or RANK[record.spec.rank] == 0:
+            continue
+        if status.checkpointed_s is None or status.checkpointed_s > FRESH_S:
+            applier.warn(seat, reason)
 
 
 def known(state: PoolState, name: str) -> Record:

@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from configs.errors import Conflict, NotFound, Unavailable
 from configs.pool_settings import PoolSettings
 from pool.policy import planner
+from pool.policy.cost_summary import CostSummary
 from pool.runtime import commands
 from pool.runtime.applying import Applier, Places
 from pool.runtime.claiming import claim_slice, give_back, roles
+from pool.runtime.costs import CostKeeper
 from pool.runtime.inventory import sites_of
 from pool.runtime.journal import Journal
 from pool.runtime.knowledge import Knowledge
@@ -71,6 +73,7 @@ class PoolController:
         self._knowledge, self._clocks = knowledge or Knowledge(settings), clocks or Clocks()
         self._announce = announce
         self._journal = Journal(places.workloads, self._clocks.wall() - self._clocks.monotonic())
+        self._costs = CostKeeper(places.workloads, settings.devices)
         self._lock = threading.RLock()
         self._state: PoolState | None = None
         self._ticked_s = self._clocks.monotonic()
@@ -105,6 +108,11 @@ class PoolController:
             health = state.health(device, self._clocks.monotonic(), self._settings.runtime.suspect_after_s)
             return self._written(commands.migrate(state, self._applier(), name, device, health))
 
+    def warn(self, reason: str) -> None:
+        """More of the devices will soon be needed: interruptible work saves what it has, and goes on."""
+        with self._lock:
+            commands.warn(self._open(), self._applier(), reason)
+
     def workloads(self) -> tuple[WorkloadReport, ...]:
         with self._lock:
             return workload_reports(self._open(), self._clocks.monotonic(), self._knowledge.of)
@@ -121,6 +129,11 @@ class PoolController:
             now_s = self._clocks.monotonic()
             suspect_after_s = self._settings.runtime.suspect_after_s
             return report(self._open(), now_s, now_s - self._ticked_s, suspect_after_s, self._knowledge.of)
+
+    def costs(self) -> CostSummary:
+        """Of this month. Raises Conflict while a device has no price; names the setting."""
+        with self._lock:
+            return self._costs.summary(self._open(), self._clocks.wall())
 
     # --- what serving replicas ask
 
@@ -188,6 +201,7 @@ class PoolController:
                 decisions, state.planner = planner.tick(seen, state.planner, now_s, self._settings)
                 applier.apply(decisions)
                 self._announce(roles(state))
+                self._costs.charge(state, now_s, wall_s)
                 _explain(state)
                 state.ledger.check_integrity()
                 self._write(state)
@@ -211,7 +225,8 @@ class PoolController:
         if nodes:
             alive = {node.id for node in nodes if node.is_alive}
             state.dead_nodes = frozenset({site.node_id for site in state.sites.values()} - alive)
-        for device_id, site in (sites_of(self._settings.devices, nodes, found) if found else {}).items():
+        stated, prices = self._settings.devices, self._settings.price_per_hour
+        for device_id, site in (sites_of(stated, nodes, found, prices) if found else {}).items():
             is_known = device_id in {device.id for device in state.ledger.devices()}
             if is_known and state.ledger.leases(device=device_id):
                 continue  # its old node has died; those leases are lost first

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from configs.errors import ConfigError
 from configs.pool_settings import PoolSettings
+from pool.policy.cost_summary import CostSummary
 from pool.profiles import ProfileStore
 from pool.release_costs import ReleaseCosts, ReleaseShape
 from pool.runtime.actors import RayGround
@@ -87,8 +88,14 @@ class ControllerActor:
     def migrate(self, name: str, device: str) -> WorkloadReport:
         return self._controller.migrate(name, device)
 
+    def warn(self, reason: str) -> None:
+        self._controller.warn(reason)
+
     def report(self) -> PoolReport:
         return self._controller.report()
+
+    def costs(self) -> CostSummary:
+        return self._controller.costs()
 
     def claim(self, claim: Claim) -> Claimed:
         return self._controller.claim(claim)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from configs.errors import ConfigError
+from configs.plan_settings import Tier
 from configs.pool_runtime_settings import DeviceSettings
 from pool.device import Device, Topology
 from pool.runtime.messages import NodeFound, RayNode, Site
@@ -19,25 +21,30 @@ def resource_of(device_id: str) -> str:
 
 
 def sites_of(
-    stated: Sequence[DeviceSettings], nodes: Sequence[RayNode], found: Mapping[str, NodeFound]
+    stated: Sequence[DeviceSettings],
+    nodes: Sequence[RayNode],
+    found: Mapping[str, NodeFound],
+    prices: Mapping[Tier, float] | None = None,
 ) -> dict[str, Site]:
     """Every device of the nodes that live and whose agents have answered, by id.
 
     Args:
         stated: devices of the settings; empty: every node's cores as one device, and its accelerators.
         found: by id of the node.
+        prices: an hour of a whole device by kind, where a device states none; 0 without one.
     Raises:
         ConfigError: a device of the settings has cores or an accelerator that its node lacks.
     """
     present = [node for node in nodes if node.is_alive and node.id in found]
     if not stated:
-        return {site.device.id: site for node in present for site in _whole_node(node, found[node.id])}
+        sites = {site.device.id: site for node in present for site in _whole_node(node, found[node.id])}
+        return {name: _priced(site, prices or {}) for name, site in sites.items()}
     sites = {}
     for place, device in enumerate(stated):
         node = next((node for node in present if node.name == device.node or (node.is_head and not device.node)), None)
         if node is not None:
             check_device(device, place, found[node.id])
-            sites[device.id] = Site(_device(device, node.name), node.id, device.index)
+            sites[device.id] = _priced(Site(_device(device, node.name), node.id, device.index), prices or {})
     return sites
 
 
@@ -73,6 +80,11 @@ def _whole_node(node: RayNode, found: NodeFound) -> list[Site]:
             for each in found.accelerators
         ),
     ]
+
+
+def _priced(site: Site, prices: Mapping[Tier, float]) -> Site:
+    price = site.device.price_per_hour or prices.get(site.device.kind, 0.0)
+    return replace(site, device=replace(site.device, price_per_hour=price))
 
 
 def _device(stated: DeviceSettings, node: str) -> Device:

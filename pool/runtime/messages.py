@@ -211,6 +211,7 @@ class Claim:
         pid: of its process, on its node; 0 when it does not say.
         p99_ms, queue: of what it serves, lately.
         batches: what its batches took lately, by their rows; empty where its models run elsewhere.
+        scenes: requests that it answered since it started, by scene.
     """
 
     holder: str
@@ -229,6 +230,7 @@ class Claim:
     copies: int = 0
     replica: str = ""
     pid: int = 0
+    scenes: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ def take_over(ground: Ground, journal: Journal, settings: PoolSettings, gates: P
     ledger, records, claims = _journalled(journal)
     nodes = ground.nodes()
     found = ground.discover([node.id for node in nodes if node.is_alive], gates, wait_s)
-    sites = sites_of(settings.devices, nodes, found)
+    sites = sites_of(settings.devices, nodes, found, settings.price_per_hour)
     seen = [status.epoch for status in ground.survivors(wait_s).statuses] + [each.epoch for each in found.values()]
     epoch = ledger.fence(after=max([ledger.epoch, *seen]))
     ground.open_gates(gate_orders(sites, epoch, gates), wait_s)

@@ -19,8 +19,8 @@ import torch
 from configs.errors import ConfigError, NotFound
 from configs.settings import STAGES, Settings
 from features.datasets import Dataset, IndexedInteractions
-from features.metrics import auc, ndcg_at_k, recall_at_k
-from pool.repository import ReleaseRepository
+from features.metrics import auc, calibration_error, ndcg_at_k, recall_at_k
+from pool.repository import ReleaseRepository, open_releases
 from pool.work import Progress
 from ranking.pipeline import prepare, user_table
 from ranking.scoring import Scoring
@@ -53,7 +53,7 @@ class EvaluateWork:
 
     def __init__(self, dataset: Source, settings: Settings, options: EvaluateOptions):
         self._source, self._settings, self._options = dataset, patient(settings), options
-        self._repository = ReleaseRepository(settings.releases_folder)
+        self._repository = open_releases(settings)
         self.versions = _versions(self._repository, options.versions)
         self._identity = {
             "options": options.model_dump(mode="json"), "versions": self.versions, "dataset": fingerprint(dataset)
@@ -62,6 +62,7 @@ class EvaluateWork:
         self._askers: dict[str, Asker] = {}
         self._slates = {f"{version} {funnel}": _Slates() for version in self.versions for funnel in FUNNELS}
         self._auc: dict[str, dict[str, float]] = {version: {} for version in self.versions}
+        self._calibration: dict[str, dict[str, float]] = {version: {} for version in self.versions}
         reading = [("reading the dataset", self._read), ("choosing the users", self._choose)]
         for version in self.versions:
             reading.append((f"loading release {version}", partial(self._load, version)))
@@ -79,7 +80,7 @@ class EvaluateWork:
     def save(self, folder: Path) -> None:
         saved = self._parts.resumed
         if saved is None:
-            values = {**self._identity, **self._parts.position(), "auc": self._auc}
+            values = {**self._identity, **self._parts.position(), "auc": self._auc, "calibration": self._calibration}
             slates = {name: part.items for name, part in self._slates.items() if part.items.size}
             saved = Saved(values, {"part": self._parts.state()}, slates)
         write_state(folder, KIND, saved)
@@ -126,7 +127,9 @@ class EvaluateWork:
     def _take_over(self, saved: Saved) -> None:
         for name, items in saved.arrays.items():
             self._slates[name].items = items
-        self._auc = {version: dict(found) for version, found in saved.values["auc"].items()}
+        self._auc, self._calibration = (
+            {version: dict(found) for version, found in saved.values[name].items()} for name in ("auc", "calibration")
+        )
 
     # --- slates
 
@@ -165,7 +168,7 @@ class EvaluateWork:
             figures[funnel] = {
                 f"recall@{k}": recall_at_k(slates, relevant), f"ndcg@{k}": ndcg_at_k(slates, relevant)
             }  # fmt: skip
-        return {**figures, "auc": self._auc[version]}
+        return {**figures, "auc": self._auc[version], "calibration_error": self._calibration[version]}
 
     def _compared(self, one: str, other: str) -> dict[str, float]:
         a, b = (self._slates[f"{version} cascade"].items for version in (one, other))
@@ -212,7 +215,9 @@ class EvaluateWork:
 
     def _judge(self, version: str, name: RankerName) -> None:
         if self._scored is not None:
-            self._auc[version][name] = auc(self._labels, self._scored.out[:, self._column])
+            logits = self._scored.out[:, self._column].astype(np.float64)
+            self._auc[version][name] = auc(self._labels, logits)
+            self._calibration[version][name] = calibration_error(self._labels, 1 / (1 + np.exp(-logits)))
 
 
 class _Slates:

@@ -25,7 +25,7 @@ from typing import Any
 from configs.errors import ArtifactError
 from configs.settings import Settings
 from pool.engines.threads import pin_threads
-from pool.repository import ReleaseRepository
+from pool.repository import ReleaseRepository, open_releases
 from pool.work import Progress
 from serving.works.options import FinetuneOptions
 from serving.works.parts import Part, PartList, Tasks, TrainingPart
@@ -110,7 +110,7 @@ class FinetuneWork:
     def result(self) -> Mapping[str, Any]:
         """Publish the release, once however often it is asked; returns its version and figures."""
         assert self._parts.done, "not trained to the end"
-        training, repository = self.training, ReleaseRepository(self._settings.releases_folder)
+        training, repository = self.training, open_releases(self._settings)
         describe = {
             "dataset": training.dataset.name,
             "recipe": self._options.recipe,

@@ -79,6 +79,9 @@ class HoldoutStore:
     def record(self, user_id: str, events: Sequence[UserEvent]) -> None:
         raise Unavailable("the store of an evaluation is read-only")
 
+    def record_many(self, events: Mapping[str, Sequence[UserEvent]]) -> None:
+        raise Unavailable("the store of an evaluation is read-only")
+
     def put(self, user_id: str, features: Mapping[str, Any]) -> None:
         raise Unavailable("the store of an evaluation is read-only")
 

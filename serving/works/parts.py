@@ -97,6 +97,7 @@ class PartList:
         self.reading = reading
         self._parts: list[Part] = [reading, *parts]
         self._take_over, self._place = take_over, 0
+        self._resumed_done = 0
         self.resumed: Saved | None = None
 
     @property
@@ -119,7 +120,8 @@ class PartList:
             return Progress(sum(totals), sum(totals), "done")
         part = self._parts[self._place]
         figures = {name: float(value) for name, value in part.figures.items() if np.isfinite(value)}
-        return Progress(sum(totals[: self._place]) + part.count, sum(totals), part.doing, figures)
+        done = max(self._resumed_done, sum(totals[: self._place]) + part.count)  # a part counts once it is set up
+        return Progress(done, max(done, sum(totals)), part.doing, figures)
 
     def position(self) -> dict[str, Any]:
         """Plain values that `resume` finds in a checkpoint; ``done`` units are for whoever else reads it."""
@@ -154,7 +156,7 @@ class PartList:
         self._take_over(saved)
         for part, total in zip(self._parts[1:], saved.values["totals"], strict=False):
             part.skip(total)
-        self._place = saved.values["place"]
+        self._place, self._resumed_done = saved.values["place"], saved.values["done"]
         if not self.done and saved.tensors["part"] is not None:
             self._parts[self._place].resume(saved.tensors["part"])
 

@@ -16,7 +16,7 @@ from configs.errors import DataError
 from configs.settings import Settings
 from features.datasets import Dataset, IndexedInteractions
 from features.encoding import Encoder, ItemBatch, UserBatch
-from pool.repository import ReleaseRepository
+from pool.repository import open_releases
 from ranking.coarse import CoarseRanker
 from ranking.fine import FineRanker
 from ranking.pipeline import RankData, RankerFit, objectives_of, outputs_of, prepare, spec_of, user_table
@@ -25,7 +25,15 @@ from ranking.scoring import Model
 from ranking.store import TrainedRanker
 from recall.index import AnnIndex
 from recall.index_spec import IndexSpec
-from recall.pipeline import RecallData, tower_trainer, write_lists, write_neighbours, write_user_tower, write_weights
+from recall.pipeline import (
+    RecallData,
+    tower_trainer,
+    write_item_tower,
+    write_lists,
+    write_neighbours,
+    write_user_tower,
+    write_weights,
+)
 from recall.recipes import recipe as recall_recipe
 from recall.tower_units import TowerUnits
 from recall.training import TowerTrainer
@@ -65,7 +73,7 @@ class Training:
         self._rank_data: RankData | None = None
         self._old: tuple[Path, Encoder] | None = None
         if options.start_from is not None:
-            self._old_folder = ReleaseRepository(settings.releases_folder).path(options.start_from)
+            self._old_folder = open_releases(settings).path(options.start_from)
             check_weights(self._old_folder)
 
     # --- reading
@@ -163,7 +171,7 @@ class Training:
         return [
             ("writing the encoder and the catalogue", self._write_tables),
             ("building the index", self._write_index),
-            ("exporting the user tower", self._write_user_tower),
+            ("exporting the towers", self._write_towers),
             ("computing item-to-item", self._write_neighbours),
             ("ranking popular and fresh items", self._write_lists),
         ]
@@ -186,10 +194,11 @@ class Training:
         AnnIndex.build(trainer.item_vectors(), spec, self._options.seed).save(self.draft / "recall")
         write_weights(trainer, self.draft / "recall")
 
-    def _write_user_tower(self) -> None:
+    def _write_towers(self) -> None:
         path = self.draft / "models" / "user_tower" / "1" / "model.onnx"
         path.parent.mkdir(parents=True, exist_ok=True)
         difference = write_user_tower(self._trained_tower(), self._recall_data(), path)
+        write_item_tower(self._trained_tower(), self._recall_data(), path.parents[2] / "item_tower" / "1" / path.name)
         self.metrics["recall"]["onnx_difference"] = difference
 
     def _write_neighbours(self) -> None:

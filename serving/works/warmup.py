@@ -15,7 +15,7 @@ from configs.errors import ArtifactError, ConfigError, NotFound
 from configs.settings import STAGES, Settings
 from features.encoding import FIRST_KNOWN
 from features.store import FeatureStore, open_store
-from pool.repository import ReleaseRepository
+from pool.repository import ReleaseRepository, open_releases
 from pool.work import Progress
 from serving.cascade import Cascade
 from serving.preparation import Row, prepare_recommend
@@ -48,7 +48,7 @@ class WarmupWork:
 
     def __init__(self, settings: Settings, options: WarmupOptions, store: FeatureStore | None = None):
         self._settings, self._options, self._given_store = patient(settings), options, store
-        self._repository = ReleaseRepository(settings.releases_folder)
+        self._repository = open_releases(settings)
         self.version = _version(self._repository, options.version)
         self._requests = [_request(place, body) for place, body in enumerate(options.requests)]
         if options.reference is not None and len(options.reference) != len(self._requests):

@@ -24,6 +24,7 @@ USERS, ITEMS, EVENTS = 80, 60, 2_000
 COMMAND_TIMEOUT_S = 550
 POOL = {"RECPOOL_POOL__RUNTIME__ENABLED": "true"}
 SHADOW = {"RECPOOL_PLAN__GATEWAY__SHADOWS": "1"}
+MODELS = {"RECPOOL_INFERENCE__ENABLED": "true"}
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def running(request, tmp_path_factory) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp(request.param)
     recpool = commands(folder, **POOL)
     if request.param == "own":
-        recpool = commands(folder, RECPOOL_DATASET="mine", **POOL, **SHADOW)
+        recpool = commands(folder, RECPOOL_DATASET="mine", **POOL, **SHADOW, **MODELS)
         recpool("ingest", str(clicks(folder)), "--column", "user_id=who", "--column", "item_id=what")
     with brought_up(recpool) as service:
         yield service

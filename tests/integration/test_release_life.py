@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from configs.errors import ArtifactError
+from benchmarks.worse_releases import raising, republish, returning_nothing, slow
+from configs.errors import ArtifactError, ConfigError
 from configs.settings import build_settings
 from features.datasets import Dataset
 from features.event_log import SqliteEventLog
@@ -19,6 +20,8 @@ from pool.repository import CHAMPION, ReleaseRepository
 from ranking.store import RankStage
 from serving.build import build_release
 from serving.evaluation import evaluate
+from serving.experiments.assignment import is_chosen
+from serving.experiments.spec import Traffic
 from serving.release import Release
 from serving.schemas import RankRequest, RecommendRequest
 from serving.service import Service
@@ -77,13 +80,7 @@ async def service(settings):
 
 def copy_release(settings, damage) -> str:
     """Publish the champion's files again, changed by ``damage(folder)``, with checksums that fit."""
-    repository = ReleaseRepository(settings.releases_folder)
-    about = repository.manifest("1").model_dump(exclude={"format", "version", "created_at_s", "files"})
-    with repository.draft(about) as draft:
-        shutil.copytree(repository.path("1"), draft.folder, dirs_exist_ok=True)
-        (draft.folder / "manifest.json").unlink()
-        damage(draft.folder)
-    return draft.version
+    return republish(ReleaseRepository(settings.releases_folder), "1", damage)
 
 
 async def test_people_are_recommended_what_their_group_likes(service):
@@ -159,6 +156,116 @@ async def test_a_good_release_takes_over_whole(service, settings):
     version = copy_release(settings, lambda folder: None)
     await service.load(version)
     assert (await service.recommend(RecommendRequest(k=1)))["versions"]["release"] == version
+
+
+def challenger(version: str, share: float = 0.5) -> Traffic:
+    return Traffic.model_validate({"challenger": {"version": version, "share": share, "salt": "s"}})
+
+
+async def ask(service, user: int | None = None, **more) -> dict:
+    user_id = None if user is None else f"u/{user} é"
+    return await service.recommend(RecommendRequest(user_id=user_id, k=5, timeout_ms=1_000, **more))
+
+
+async def test_a_challenger_answers_the_users_of_its_share_and_nobody_else(service, settings):
+    version = copy_release(settings, lambda folder: None)
+    await service.divide(challenger(version))
+    served = {user: (await ask(service, user))["versions"]["release"] for user in range(20)}
+    assert served == {user: version if is_chosen(f"u/{user} é", "s", 0.5) else "1" for user in range(20)}
+    assert (await ask(service))["versions"]["release"] == "1"
+    chosen = sum(each == version for each in served.values())
+    assert 0 < chosen < 20
+    assert service.division.tallies["challenger"].requests == chosen
+    service.undivide()
+    assert {(await ask(service, user))["versions"]["release"] for user in range(20)} == {"1"}
+
+
+async def test_a_challenger_that_becomes_champion_is_not_loaded_again(service, settings):
+    version = copy_release(settings, lambda folder: None)
+    await service.divide(challenger(version))
+    loaded = service.division.sides["challenger"].live
+    asked = [asyncio.create_task(ask(service, user)) for user in range(20)]
+    await service.load(version)
+    assert {(await each)["returned"] for each in asked} == {5}
+    assert service.division.champion.live is loaded
+    assert (await ask(service, 1))["versions"]["release"] == version
+
+
+@pytest.mark.parametrize(("worse", "counted"), [(returning_nothing, "empty"), (raising, "broken")])
+async def test_users_of_a_bad_challenger_get_the_champions_answer(service, settings, worse, counted):
+    """What the release does wrong is counted against it, and none of it is seen by those who ask."""
+    await service.divide(challenger(copy_release(settings, worse), share=1.0))
+    replies = [await ask(service, user) for user in range(4)]
+    assert {reply["versions"]["release"] for reply in replies} == {"1"}
+    assert all(reply["returned"] == 5 for reply in replies)
+    assert all(reply["degraded"] == [] for reply in replies)
+    tally = service.division.tallies["challenger"]
+    assert (tally.requests, getattr(tally, counted)) == (4, 4)
+    assert service.division.tallies["champion"].requests == 0
+    service.division.stop("seen enough")
+    assert (await ask(service, 1))["degraded"] == []
+    assert tally.requests == 4
+
+
+async def test_a_slow_challenger_gives_the_same_answers(service, settings):
+    """What `slow` adds to a model is time alone; how much of it is judged where time is measured."""
+    usual = [[item["id"] for item in (await ask(service, user))["items"]] for user in range(3)]
+    await service.divide(challenger(copy_release(settings, lambda folder: slow(folder, turns=2)), share=1.0))
+    replies = [await ask(service, user) for user in range(3)]
+    assert [[item["id"] for item in reply["items"]] for reply in replies] == usual
+    assert {reply["versions"]["release"] for reply in replies} == {"2"}
+
+
+async def test_a_release_that_cannot_be_loaded_gets_no_traffic_and_is_told_of(service, settings):
+    version = copy_release(settings, lambda folder: (folder / "encoder.json").write_text("{}"))
+    await service.divide(challenger(version, share=1.0))
+    assert (await ask(service, 1))["versions"]["release"] == "1"
+    assert "encoder.json" in service.division.report("r").missing[version]
+
+
+async def test_a_shadow_is_asked_compared_and_leaves_no_trace(service, settings):
+    version = copy_release(settings, lambda folder: None)
+    await service.divide(Traffic.model_validate({"shadow": {"version": version}}))
+    before = service.status()
+    for user in range(6):
+        assert (await ask(service, user))["versions"]["release"] == "1"
+        while service._mirroring._task:
+            await asyncio.sleep(0.001)
+    tally = service.division.tallies["shadow"]
+    assert (tally.requests, tally.overlap, tally.errors) == (6, 6.0, 0)
+    assert service.status()["requests"] == before["requests"] + 6
+    service._impressions.close()
+    log = SqliteEventLog(settings.event_log_file)
+    assert {each.payload["versions"]["release"] for each in log.read(0, 100)} == {"1"}
+    assert len(log.read(0, 100)) == 6
+    log.close()
+
+
+async def test_an_arm_has_settings_of_its_own_and_exposures_are_recorded(service, settings):
+    """One arm asks for popular items alone; their order then is that of the popular list, without any ranking."""
+    popular = {name: {"quota": 100 if name == "popular" else 0} for name in ("ann", "item_to_item", "popular", "fresh")}
+    arms = [{"name": "plain", "share": 0.5}, {"name": "popular", "share": 0.5, "recall": {"sources": popular}}]
+    experiment = {"name": "pop", "scenes": ["home"], "arms": arms}
+    await service.divide(Traffic.model_validate({"experiments": [experiment]}))
+    seen = {}
+    for user in range(12):
+        reply = await ask(service, user, scene="home")
+        seen[user] = {item["source"] for item in reply["items"]} == {"popular"}
+        assert {item["source"] for item in (await ask(service, user, scene="cart"))["items"]} != {"popular"}
+    assert seen == {user: not is_chosen(f"u/{user} é", "pop", 0.5) for user in range(12)}
+    service._impressions.close()
+    log = SqliteEventLog(settings.event_log_file)
+    parts = {(each.payload["scene"], each.user_id): each.payload["part"] for each in log.read(0, 100)}
+    log.close()
+    assert parts["home", "u/1 é"] == {"experiment": "pop", "arm": "popular" if seen[1] else "plain"}
+    assert parts["cart", "u/1 é"] == {}
+
+
+async def test_an_arm_that_does_not_fit_the_release_changes_nothing(service):
+    arm = {"name": "a", "share": 1.0, "ranking": {"caps": {"colour": 2}}}
+    with pytest.raises(ConfigError, match="colour"):
+        await service.divide(Traffic.model_validate({"experiments": [{"name": "e", "arms": [arm]}]}))
+    assert (await ask(service, 1))["returned"] == 5
 
 
 def test_a_build_that_is_interrupted_leaves_nothing_to_see(settings):

@@ -30,7 +30,7 @@ def main(port: int, folder: Path) -> None:
     """Write below ``folder`` and start."""
     site = Path(sysconfig.get_paths()["purelib"])
     home = site / "pytriton" / "tritonserver"
-    _lay_out_backend(home, folder / "backends" / "python")
+    lay_out_backend(home, folder / "backends" / "python")
     config = Config.load()
     (folder / "models" / NAME / "1").mkdir(parents=True, exist_ok=True)
     (folder / "models" / NAME / "1" / "model.py").write_text(MODEL.format(path=[str(site), str(ROOT)]))
@@ -50,7 +50,7 @@ def main(port: int, folder: Path) -> None:
     )
 
 
-def _lay_out_backend(home: Path, folder: Path) -> None:
+def lay_out_backend(home: Path, folder: Path) -> None:
     """Put the backend and the stub for this Python side by side, as the server wants them."""
     folder.mkdir(parents=True, exist_ok=True)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"

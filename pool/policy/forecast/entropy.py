@@ -119,6 +119,18 @@ class Usual:
     deviation: float = 0.0
     seen: int = 0
 
+    def fall(self, now: float) -> tuple[float, float]:
+        """How far an entropy lies below the usual: in its own unit, and in usual deviations; 0 before any was seen."""
+        fall = self.mean - now if self.seen else 0.0
+        return fall, fall / max(self.deviation, 0.01)
+
+    def learn(self, now: float, learning: float) -> None:
+        """A plain mean at first, a fading one later; what lasts becomes usual in the end, however hot it began."""
+        self.seen += 1
+        share = max(learning, 1 / self.seen)
+        self.deviation += share * (abs(now - self.mean) - self.deviation) if self.seen > 1 else 0.0
+        self.mean += share * (now - self.mean)
+
 
 class RequestEntropy:
     """Windows over several axes and whether one of them shows a hot event.
@@ -181,16 +193,8 @@ class RequestEntropy:
         now, usual = window.entropy_nats(), self.usual[axis]
         if now is None:
             return HotSign(axis, None, usual.mean if usual.seen else None, 0.0, False)
-        fall = usual.mean - now if usual.seen else 0.0
-        score = fall / max(usual.deviation, 0.01)
+        fall, score = usual.fall(now)
         hot = usual.seen >= self.READINGS and score >= self.alarm and fall >= self.least_fall_nats
         sign = HotSign(axis, now, usual.mean if usual.seen else None, score, hot)
-        self._learn(usual, now, self.learning / 10 if hot else self.learning)
+        usual.learn(now, self.learning / 10 if hot else self.learning)
         return sign
-
-    def _learn(self, usual: Usual, now: float, learning: float) -> None:
-        """A plain mean at first, a fading one later; what lasts becomes usual in the end, however hot it began."""
-        usual.seen += 1
-        share = max(learning, 1 / usual.seen)
-        usual.deviation += share * (abs(now - usual.mean) - usual.deviation) if usual.seen > 1 else 0.0
-        usual.mean += share * (now - usual.mean)

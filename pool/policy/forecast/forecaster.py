@@ -106,20 +106,23 @@ class Forecaster:
         Raises:
             ValueError: nothing was observed yet, the lead is beyond `max_lead_s`, or a quantile is outside 0..1.
         """
+        return self.forecasts((lead_s,), quantiles)[0]
+
+    def forecasts(self, leads_s: Sequence[float], quantiles: Sequence[float] = (0.5, 0.9)) -> tuple[Forecast, ...]:
+        """`forecast` for several leads; the past is looked at once for all of them."""
         if self.step < 0:
             raise ValueError("nothing was observed yet: there is nothing to forecast from")
-        if not 0 <= lead_s <= self.settings.max_lead_s:
-            raise ValueError(f"lead_s {lead_s}: must be within 0..{self.settings.max_lead_s:g} (max_lead_s)")
+        for lead_s in leads_s:
+            if not 0 <= lead_s <= self.settings.max_lead_s:
+                raise ValueError(f"lead_s {lead_s}: must be within 0..{self.settings.max_lead_s:g} (max_lead_s)")
         if not all(0 < quantile < 1 for quantile in quantiles):
             raise ValueError(f"quantiles {tuple(quantiles)}: each must be above 0 and below 1")
-        ahead = max(1.0, lead_s / self.settings.step_s)
-        told = foretell(self._present(), self.history, self.settings.slots_of_day, np.array([ahead]))
-        rows, shares = self._neighbours(ahead)
-        _, points, weights = self._blended(rows, np.repeat(told, len(rows), axis=0))
-        point = float(shares @ points)
-        historic = weights[:, :-1] @ HISTORIC + weights[:, -1] * self.regression.share(rows, HISTORIC)
-        rates = self._quantiles(rows, shares, point, quantiles)
-        return Forecast(lead_s, rates, point, float(shares @ historic), int(self.spread.count[rows].min()))
+        ahead = np.maximum(1.0, np.array(leads_s) / self.settings.step_s)
+        told = foretell(self._present(), self.history, self.settings.slots_of_day, ahead)
+        return tuple(
+            self._forecast(lead_s, float(steps), row, quantiles)
+            for lead_s, steps, row in zip(leads_s, ahead, told, strict=True)
+        )
 
     def plain(self) -> dict[str, Any]:
         """All that is known, as numbers, lists and dictionaries; see `restored`."""
@@ -158,6 +161,15 @@ class Forecaster:
         made.due = np.array(plain["due"], np.int64)
         made.told = np.array(plain["told"], np.float64)
         return made
+
+    def _forecast(self, lead_s: float, steps: float, told: np.ndarray, quantiles: Sequence[float]) -> Forecast:
+        """From what every expert tells, [E], of the step so many steps ahead."""
+        rows, shares = self._neighbours(steps)
+        _, points, weights = self._blended(rows, np.repeat(told[None, :], len(rows), axis=0))
+        point = float(shares @ points)
+        historic = weights[:, :-1] @ HISTORIC + weights[:, -1] * self.regression.share(rows, HISTORIC)
+        rates = self._quantiles(rows, shares, point, quantiles)
+        return Forecast(lead_s, rates, point, float(shares @ historic), int(self.spread.count[rows].min()))
 
     def _next(self, step: int, rate: float) -> None:
         passed = step - self.step if self.step >= 0 else 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from benchmarks.load import Load, Outcomes, Summary, best_rate, constant, fire_async, get, poisson, post, start
 from benchmarks.load.connection import Malformed, parse_reply
+from benchmarks.load.run import Run
 
 Answer = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 
@@ -56,6 +58,23 @@ async def test_every_request_is_sent_once_in_order_of_its_time_and_keeps_its_own
     assert outcomes.bodies == bodies + bodies
     assert sorted(seen) == sorted([post("/", body) for body in bodies] * 2)
     assert outcomes.summary().statuses == {200: 80}
+
+
+async def test_a_load_that_is_stopped_waits_for_what_was_sent_and_tells_of_nothing_else():
+    seen = 0
+
+    async def count(request: bytes, writer: asyncio.StreamWriter) -> None:
+        nonlocal seen
+        seen += 1
+        await asyncio.sleep(0.02)
+        await echo(request, writer)
+
+    async with server(count) as port:
+        run = Run(Load(port, [post("/", b"1")], constant(200, 60)), time.monotonic())
+        asyncio.get_running_loop().call_later(0.1, run.stop)
+        outcomes = await run.finished()
+    assert 0 < len(outcomes.status) == seen < 200
+    assert outcomes.summary().statuses == {200: seen}
 
 
 async def test_a_stalled_server_neither_stops_the_sending_nor_shortens_the_latency():

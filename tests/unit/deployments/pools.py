@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from configs.errors import Conflict, NotFound
+from pool.policy.cost_summary import CostLine, CostSummary
 from pool.views import DecisionReport, DeviceReport, PoolReport, SliceReport, WorkloadReport
 from pool.workload import NEXT_PHASES, WorkloadPhase, WorkloadSpec
 
@@ -77,22 +78,52 @@ def full_report() -> PoolReport:
     )
 
 
+def month() -> CostSummary:
+    """Two devices at 1.50 an hour together; serving, and a fine-tune of a team."""
+    serving = CostLine("gateway", 2.5, 0.5, 3.4, 2.0, 4.0)
+    tuning = CostLine("nightly", 1.25, 0.25, 1.7, 1.25, 2.0)
+    return CostSummary(
+        month="2026-11",
+        per_hour=1.5,
+        observed_hours=3.3,
+        unobserved_hours=0.5,
+        total=5.0,
+        idle=1.25,
+        so_far=5.75,
+        expected=1_080.0,
+        based_on_hours=3,
+        dedicated=6.0,
+        saved=1.0,
+        workloads=(serving, tuning),
+        models=(CostLine("funnel", 2.5, 0.5, 3.4, 2.0), CostLine("fine", 1.25, 0.25, 1.7, 1.25)),
+        scenes=(CostLine("home", 2.0, 0.4), CostLine("(none)", 0.5, 0.1)),
+        teams=(CostLine("(none)", 2.5, 0.5), CostLine("ads", 1.25, 0.25)),
+    )
+
+
 class FakeController:
     """Has the methods of the controller.
 
     Attributes:
         shown: what `report` answers.
+        prices: what `costs` answers; None: a device has no price.
         error: raised by every method, when set.
     """
 
     def __init__(self) -> None:
         self.shown = full_report()
+        self.prices: CostSummary | None = None
         self.error: Exception | None = None
         self.known: dict[str, WorkloadReport] = {}
         self.specs: list[WorkloadSpec] = []
 
     def report(self) -> PoolReport:
         return self.shown
+
+    def costs(self) -> CostSummary:
+        if self.prices is None:
+            raise Conflict("pool.devices.0.price_per_hour: gpu-0 has no price, so nothing is charged; state it")
+        return self.prices
 
     def workloads(self) -> tuple[WorkloadReport, ...]:
         return tuple(self.known.values())

@@ -52,6 +52,51 @@ def test_releases_of_an_empty_home(run):
     assert run("release", "show", "3")[0] == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--canary", "half"), "--canary half"),
+        (("--canary", "0.5,0.1"), "shares must rise"),
+        (("--hold-s", "0"), "--hold-s"),
+        (("--begin-with", "middle"), "--begin-with"),
+    ],
+)
+def test_a_rollout_that_cannot_be_is_refused_by_its_option(run, words, said):
+    code, _, err = run("release", "rollout", "2", *words)
+    assert (code, said in err) == (2, True), err
+
+
+def test_a_rollout_without_a_service_says_what_to_do(run, monkeypatch):
+    monkeypatch.setenv("RECPOOL_SERVING__PORT", "1")
+    code, _, err = run("release", "rollout", "2")
+    assert code == 1
+    assert "recpool up" in err
+
+
+def test_an_empty_home_has_nothing_to_promote_collect_or_report(run):
+    assert run("release", "promote", "3")[0] == 1
+    assert "recpool release promote" in run("release", "rollback")[2]
+    assert run("release", "gc", "--json")[0] == 0
+    assert "nobody has taken part" in run("experiment", "report", "colours")[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("- {name: e, arms: [{name: a, share: 2}]}", "experiments.0.arms.0.share"),
+        ("- {name: e, arms: [{name: a, share: 1, ranking: {coarse_keep: 0}}]}", "experiments.e.a.ranking.coarse_keep"),
+        ("{", "not a readable list"),
+        ("- {name: e, arms: [{name: a, share: 1}]}", "recpool up"),
+    ],
+)
+def test_experiments_are_refused_by_their_field_or_for_want_of_a_service(run, tmp_path, text, said):
+    (tmp_path / "e.yaml").write_text(text)
+    code, _, err = run("experiment", "apply", str(tmp_path / "e.yaml"))
+    assert code in (1, 2)
+    assert said in err
+    assert run("experiment", "list") == (0, "no experiments\n", "")
+
+
 def test_down_without_a_service_is_no_error(run):
     code, out, _ = run("down", "--json")
     assert code == 0

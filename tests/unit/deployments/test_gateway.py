@@ -12,6 +12,7 @@ from configs.errors import ArtifactError, ConfigError, Unavailable
 from configs.plan_settings import GatewayPlan
 from deployments.choice import chosen_version
 from deployments.gateway import OWN_CALLS, PATIENCE, Gateway, Probe
+from serving.experiments.spec import Traffic
 
 Plain = Gateway.__mro__[1]  # the class below Serve's wrapper, which only runs inside a replica
 
@@ -43,6 +44,9 @@ class FakeService:
         if version == "bug":
             raise KeyError("encoder")
         self.version, self.warm = version or "champion", warm
+
+    async def divide(self, traffic: Traffic, warm: bool = False) -> None:
+        self.traffic = traffic
 
 
 class FakeCalls:
@@ -99,6 +103,7 @@ def gateway():
     gateway._probe = Probe(FakeApp(None).http, ())
     gateway._plan, gateway._is_pooled, gateway._warms_up = GatewayPlan(keep_warm_s=0.001), True, True
     gateway._own_calls, gateway._member, gateway._keeping_warm = FakeCalls(), FakeMember(), None
+    gateway._load, gateway._reporter = FakeMember(), FakeMember()
     return gateway
 
 

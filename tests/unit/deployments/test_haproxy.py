@@ -28,7 +28,8 @@ def generated(tmp_path):
     return generate(tmp_path, ("r0", "r1"))
 
 
-def generate(folder: Path, replicas: tuple[str, ...]) -> str:
+def generate(folder: Path, replicas: tuple[str, ...], *others: BackendConfig) -> str:
+    """Of the recommender's replicas, and of other applications."""
     servers = [ServerConfig(name=name, host="127.0.0.1", port=30_000 + i) for i, name in enumerate(replicas)]
     fallback = ServerConfig(name="fallback", host="127.0.0.1", port=40_000)
     backend = BackendConfig("http-recpool", "/", servers=servers, app_name="recpool", fallback_server=fallback)
@@ -44,7 +45,7 @@ def generate(folder: Path, replicas: tuple[str, ...]) -> str:
             metrics_enabled=False,
             timeout_server_s=2,
         ),
-        {backend.name: backend} if replicas else {},
+        {each.name: each for each in (*([backend] if replicas else []), *others)},
         config_file_path=str(file),
     )
     api._generate_config_file_internal()

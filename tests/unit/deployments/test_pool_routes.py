@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.errors import Unavailable
@@ -322,7 +322,6 @@ async def test_on_the_machine_itself_no_token_is_needed(controller, home, name):
             assert (await client.post(f"{POOL}/workloads", json=SPEC)).status_code == 201
 
 
-@settings(max_examples=30)
 @given(st.ip_addresses() | st.ip_addresses(network="127.0.0.0/8"))
 def test_an_address_is_this_machine_only_in_the_loopback_networks(address):
     inside = str(address).startswith("127.") if address.version == 4 else int(address) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.handle_settings import HandleSettings
@@ -218,7 +218,6 @@ EVENTS = st.tuples(
 )
 
 
-@settings(max_examples=300)
 @given(st.lists(EVENTS, max_size=60))
 def test_whatever_happens_a_replica_that_is_there_is_chosen_and_trusted_ones_first(events):
     health, present, now_s = health_of(*NAMES), set(NAMES), 0.0

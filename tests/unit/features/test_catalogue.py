@@ -6,7 +6,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.errors import DataError, InvalidRequest
@@ -41,7 +41,6 @@ def test_a_caller_may_change_what_it_was_given(catalogue):
     assert catalogue.metadata([2])[0]["title"] == "One"
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.none() | st.floats(), min_size=1, max_size=6))
 def test_metadata_is_always_strict_json(numbers):
     catalogue = _of(pa.table({"item_id": [f"i{n}" for n in range(len(numbers))], "x": pa.array(numbers, pa.float64())}))
@@ -66,7 +65,6 @@ def test_two_rows_of_one_item_are_refused(dataset):
 MOMENT = st.none() | st.integers(-3, 3).map(float)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from([None, True, False]), MOMENT, MOMENT), min_size=1, max_size=8),
     st.lists(st.integers(-8, 8).map(lambda half: half / 2), min_size=1, max_size=8),

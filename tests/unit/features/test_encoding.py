@@ -7,15 +7,13 @@ import math
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.errors import ArtifactError, InvalidRequest
 from features.encoding import FIRST_KNOWN, PADDING, UNKNOWN, Encoder, Vocabulary
 from features.schema import FeatureField, FeatureSchema, HistorySpec
 from features.vocabulary import as_token
-
-QUICK = settings(max_examples=40, deadline=None)
 
 SCHEMA = FeatureSchema(
     fields=(
@@ -53,7 +51,6 @@ def _items(ids: list[str]) -> pa.Table:
     return pa.table({"item_id": ids})
 
 
-@QUICK
 @given(USERS)
 def test_a_row_is_encoded_alike_from_a_table_and_from_a_mapping(rows):
     table = _table(rows)
@@ -84,7 +81,6 @@ CONTEXT = FeatureSchema(
 )
 
 
-@QUICK
 @given(st.lists(st.tuples(st.none() | WORDS, st.none() | st.floats(width=32)), max_size=12), st.integers(0, 12))
 def test_context_is_encoded_alike_from_interactions_and_from_a_request(rows, fitted):
     devices, hours = [device for device, _ in rows], [hour for _, hour in rows]
@@ -105,7 +101,6 @@ def test_interactions_that_lack_a_context_column_are_imputed():
     assert batch.cat.tolist() == [[UNKNOWN], [UNKNOWN]] and batch.num.tolist() == [[0.0], [0.0]]
 
 
-@QUICK
 @given(USERS)
 def test_a_batch_of_one_equals_its_row_in_a_batch_of_many(rows):
     encoder = Encoder.fit(SCHEMA, _table(rows), _items(["i"]))
@@ -117,7 +112,6 @@ def test_a_batch_of_one_equals_its_row_in_a_batch_of_many(rows):
         assert np.array_equal(alone.multi[0], together.multi[place])
 
 
-@QUICK
 @given(USERS)
 def test_encoded_values_are_finite_and_within_the_embedding_tables(rows):
     encoder = Encoder.fit(SCHEMA, _table(rows[: len(rows) // 2 + 1]), _items(["i"]))
@@ -128,7 +122,6 @@ def test_encoded_values_are_finite_and_within_the_embedding_tables(rows):
     assert (batch.cat >= UNKNOWN).all()
 
 
-@QUICK
 @given(USERS)
 def test_an_encoder_read_back_from_disk_encodes_the_same(tmp_path_factory, rows):
     encoder = Encoder.fit(SCHEMA, _table(rows), _items(["i", "j"]))

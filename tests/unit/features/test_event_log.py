@@ -9,8 +9,9 @@ import time
 import pytest
 
 from configs.errors import InvalidRequest, Unavailable
+from configs.event_settings import EventSettings
 from features.background_writer import BackgroundWriter
-from features.event_log import SqliteEventLog
+from features.event_log import RedisEventLog, SqliteEventLog
 
 
 def _record(event_id: str, **changes):
@@ -24,7 +25,21 @@ def log(tmp_path):
     log.close()
 
 
-def test_records_come_back_in_order_with_their_payload(log):
+@pytest.fixture(params=["embedded", "redis"])
+def either(request, tmp_path):
+    """A log of each kind: they keep one contract."""
+    if request.param == "redis":
+        url = request.getfixturevalue("redis_url")
+        settings = EventSettings(redis_url=url, require_durable=False, redis_timeout_ms=10_000)
+        opened = RedisEventLog(settings, str(tmp_path))
+    else:
+        opened = SqliteEventLog(tmp_path / "events.sqlite")
+    yield opened
+    opened.close()
+
+
+def test_records_come_back_in_order_with_their_payload(either):
+    log = either
     log.append([_record("a", payload={"ids": ["ü/1"], "x": None}), _record("b", kind="click", user_id=None)])
     log.append([])
     first, second = log.read()
@@ -35,9 +50,12 @@ def test_records_come_back_in_order_with_their_payload(log):
     assert len(log.read(limit=1)) == 1
 
 
-def test_a_repeated_event_is_kept_once_and_the_first_stays(log):
-    log.append([_record("a"), _record("a", kind="other")])
-    log.append([_record("a", kind="third"), _record("b")])
+def test_a_repeated_event_is_kept_once_and_the_first_stays(either):
+    log = either
+    first, repeated = log.append([_record("a"), _record("a", kind="other")])
+    assert first is not None and repeated is None
+    again, second = log.append([_record("a", kind="third"), _record("b")])
+    assert again is None and second is not None and second > first
     assert [(event.event_id, event.kind) for event in log.read()] == [("a", "impression"), ("b", "impression")]
 
 
@@ -53,10 +71,25 @@ def test_a_repeated_event_is_kept_once_and_the_first_stays(log):
         ({"user_id": "\ud800"}, r"records\[1\] cannot be written"),
     ],
 )
-def test_a_wrong_record_refuses_its_whole_batch_by_position(log, changes, said):
+def test_a_wrong_record_refuses_its_whole_batch_by_position(either, changes, said):
+    log = either
     with pytest.raises(InvalidRequest, match=said):
         log.append([_record("a"), _record("b") | changes])
     assert log.read() == []
+
+
+def test_records_are_found_by_id_and_pending_ones_until_they_are_settled(either):
+    log, is_pending = either, {"pending": True}
+    records = [_record("a", **is_pending), _record("b"), _record("c", **is_pending), _record("ü é", **is_pending)]
+    positions = log.append(records)
+    assert set(log.find(["a", "ü é", "nobody"])) == {"a", "ü é"} and log.find([]) == {}
+    assert log.find(["b"])["b"].payload == {"k": 1}
+    assert [event.event_id for event in log.pending(["a", "b", "nobody"])] == ["a"]
+    assert [event.event_id for event in log.overdue(0.0)] == ["a", "c", "ü é"]
+    assert [event.event_id for event in log.overdue(0.0, limit=1)] == ["a"] and log.overdue(60.0) == []
+    log.settle([positions[0], positions[3]])
+    log.flush()
+    assert [event.event_id for event in log.overdue(0.0)] == ["c"] and log.pending(["a"]) == []
 
 
 def test_a_locked_log_is_unavailable_and_recovers(log, tmp_path, monkeypatch):

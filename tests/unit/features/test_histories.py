@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from features.histories import HistoryIndex
 
-QUICK = settings(max_examples=40, deadline=None)
 ROWS = st.lists(st.tuples(st.integers(0, 4), st.integers(2, 9), st.integers(0, 12)), max_size=40)
 LENGTH = 3
 
@@ -25,7 +24,6 @@ def _padded(items: list[int]) -> list[int]:
     return (items[:LENGTH] + [0] * LENGTH)[:LENGTH]
 
 
-@QUICK
 @given(ROWS, st.integers(0, 5), st.integers(0, 13))
 def test_before_gives_exactly_the_events_strictly_earlier(rows, user, time):
     history, signal = _index(rows).before(np.array([user]), np.array([float(time)]), LENGTH)
@@ -35,7 +33,6 @@ def test_before_gives_exactly_the_events_strictly_earlier(rows, user, time):
     assert [(s > 0) for s in signal[0]] == [(i > 0) for i in history[0]]
 
 
-@QUICK
 @given(ROWS, st.integers(0, 5))
 def test_latest_gives_the_newest_events_of_one_user_only(rows, user):
     history, signal = _index(rows).latest(np.array([user]), LENGTH)
@@ -44,7 +41,6 @@ def test_latest_gives_the_newest_events_of_one_user_only(rows, user):
     assert signal[0].tolist() == [0 if not i else 2 if i % 2 else 1 for i in history[0]]
 
 
-@QUICK
 @given(ROWS.map(lambda rows: list({(u, i): (u, i, t) for u, i, t in rows}.values())), st.integers(0, 5))
 def test_others_never_shows_the_target_item(rows, user):
     for target in range(2, 10):

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from features.id_hashes import HashIndex, id_hashes
 
-QUICK = settings(max_examples=60, deadline=None)
 IDS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6), unique=True, max_size=40)
 
 
-@QUICK
 @given(IDS, IDS)
 def test_an_id_has_the_row_that_a_dictionary_gives_it(known, others):
     rows = {text: 2 + place for place, text in enumerate(known)}

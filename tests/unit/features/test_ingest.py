@@ -224,7 +224,7 @@ def test_progress_runs_from_reading_to_checking(tmp_path):
     assert all(0 <= share <= 1 for _, share in seen)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(IDS, IDS), min_size=1, max_size=8))
 def test_every_pair_of_ids_survives_as_written(tmp_path, pairs):
     quoted = ['"{}","{}"'.format(*(cell.replace('"', '""') for cell in pair)) for pair in pairs]
@@ -235,7 +235,7 @@ def test_every_pair_of_ids_survives_as_written(tmp_path, pairs):
     assert len(set(data.items.column("item_id").to_pylist())) == len(data.items)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=80))
 def test_any_bytes_give_a_dataset_or_a_data_error(tmp_path, content):
     for start in (b"", b"user_id,item_id,value\n", b"user_id\titem_id\n"):

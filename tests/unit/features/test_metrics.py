@@ -6,16 +6,14 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from features.metrics import auc, log_loss, ndcg_at_k, recall_at_k
 
-QUICK = settings(max_examples=40, deadline=None)
 PAIRS = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 5)), min_size=2, max_size=30)
 
 
-@QUICK
 @given(PAIRS)
 def test_auc_is_the_share_of_pairs_ranked_right(pairs):
     labels, scores = np.array(pairs).T
@@ -43,7 +41,6 @@ def test_recall_and_ndcg_of_a_slate_worked_by_hand():
     assert ndcg_at_k(ranked, relevant) == pytest.approx((first + second) / 2)
 
 
-@QUICK
 @given(st.permutations(range(6)), st.sets(st.integers(0, 5), min_size=1))
 def test_ndcg_is_one_exactly_when_the_relevant_come_first(order, relevant):
     wanted = np.array(sorted(relevant))

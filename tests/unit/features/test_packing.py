@@ -7,13 +7,12 @@ import math
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from features.encoding import Encoder
 from features.schema import FeatureSchema, HistorySpec
 
-QUICK = settings(max_examples=80, deadline=None)
 EVENTS = st.lists(st.tuples(st.integers(0, 6), st.sampled_from([1.0, 3.9999999, 4.0, 5.0, math.nan])), max_size=9)
 
 
@@ -28,7 +27,6 @@ def packed(rows, positive_at):
     return encoder(positive_at).encode_histories(items, values)
 
 
-@QUICK
 @given(st.lists(EVENTS, min_size=1, max_size=5), st.none() | st.just(4.0))
 def test_each_row_holds_its_first_known_events_and_padding(rows, positive_at):
     history, signal = packed(rows, positive_at)
@@ -43,7 +41,6 @@ def test_each_row_holds_its_first_known_events_and_padding(rows, positive_at):
         assert signal[place].tolist() == liked + padding
 
 
-@QUICK
 @given(EVENTS, st.none() | st.just(4.0))
 def test_online_signals_are_those_of_training(row, positive_at):
     known = [event for event in row if event[0] >= 2][:4]

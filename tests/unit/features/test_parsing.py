@@ -7,18 +7,16 @@ from datetime import datetime, timedelta, timezone
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.errors import DataError
 from features import parsing
 
-QUICK = settings(max_examples=60, deadline=None)
 MOMENTS = st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1))
 ZONES = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 
 
-@QUICK
 @given(st.lists(st.tuples(MOMENTS, ZONES), min_size=1, max_size=5), st.sampled_from("T "))
 def test_iso_times_with_zones_agree_with_the_standard_library(moments, joiner):
     stamped = [moment.replace(tzinfo=zone) for moment, zone in moments]
@@ -68,7 +66,6 @@ def test_typed_times_are_read_in_their_zone():
         assert parsing.times(column, "t")[0].tolist() == [moment.timestamp()]
 
 
-@QUICK
 @given(st.lists(st.none() | st.floats(allow_nan=False, allow_infinity=False), max_size=8))
 def test_printed_numbers_are_read_back_exactly(numbers):
     cells = pa.array([None if n is None else repr(n) for n in numbers], pa.string())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.errors import DataError
@@ -42,7 +42,6 @@ def _core_by_hand(rows, k):
         rows = kept
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=30), st.integers(1, 4))
 def test_core_equals_repeated_removal_by_hand(rows, k):
     users, items = np.array(rows).T

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.errors import ConfigError, InvalidRequest, Unavailable
@@ -317,7 +317,6 @@ def _history(rows) -> History:
     return History([item for item, _ in rows], [None] * len(rows), [time for _, time in rows])
 
 
-@settings(max_examples=80, deadline=None)
 @given(EVENTS, EVENTS, st.integers(1, 20))
 def test_merging_keeps_every_event_once_in_falling_time(newer, older, limit):
     older = sorted(older, key=lambda row: -(row[1] if row[1] is not None else -1))

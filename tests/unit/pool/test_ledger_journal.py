@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.errors import ArtifactError
@@ -29,7 +29,6 @@ def test_a_journal_gives_back_every_field_of_devices_and_leases():
     assert json.loads(ledger.to_json())["leases"] == [asdict(lease) for lease in ledger.leases()]
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_a_changed_byte_is_found_or_changes_nothing(data):
     content = bytearray(filled().to_json())

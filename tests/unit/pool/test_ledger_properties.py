@@ -234,4 +234,4 @@ def as_set(leases) -> set[tuple]:
 
 
 TestAgainstANaiveBook = AgainstANaiveBook.TestCase
-TestAgainstANaiveBook.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestAgainstANaiveBook.settings = settings(stateful_step_count=30, deadline=None)

@@ -6,7 +6,7 @@ import io
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pool.engines.split_adam import SplitAdam
@@ -24,7 +24,6 @@ def give_gradients(parameters: list[torch.Tensor], step: int) -> None:
         parameter.grad = torch.randn(parameter.shape, generator=random)
 
 
-@settings(deadline=None, max_examples=25)
 @given(st.integers(1, 40), st.integers(1, 9), st.integers(1, 64), st.sampled_from([None, True, False]))
 def test_it_is_torchs_adam_bit_for_bit(rows, width, elements, foreach):
     own, theirs = weights(rows, width), weights(rows, width)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from recall.merge import SOURCE_NAMES, merge, source_names
@@ -22,7 +22,6 @@ def result(*rows: list[tuple[int, float]]) -> SourceResult:
 one_list = st.lists(st.tuples(st.integers(2, 30), st.floats(-5, 5, width=32)), max_size=12, unique_by=lambda e: e[0])
 
 
-@settings(deadline=None, max_examples=80)
 @given(
     lists=st.dictionaries(st.sampled_from(SOURCE_NAMES), st.tuples(one_list, one_list), min_size=1),
     quota=st.integers(0, 12),

@@ -51,7 +51,7 @@ def built(tmp_path_factory, worlds) -> dict[str, Path]:
     """Folders of the recall parts trained on each world; building twice would double the time of the module."""
     folders = {name: tmp_path_factory.mktemp(name) for name in worlds}
     for name, folder in folders.items():
-        figures = build_recall(worlds[name], SMALL, folder, folder / "model.onnx")
+        figures = build_recall(worlds[name], SMALL, folder, folder / "model.onnx", item_tower_path=folder / "item.onnx")
         assert figures["onnx_difference"] <= 1e-5
     return folders
 
@@ -84,6 +84,14 @@ def test_a_batch_of_one_equals_its_row_and_a_cold_user_is_answered(worlds, built
     unknown = data.users.take(np.array([1]))
     cold = RecallRequest(unknown, session_vectors(session, unknown), np.zeros((1, 0), np.int32))
     assert (recalled(recall, cold, 20).items[0, :10] >= 2).all()
+
+
+def test_the_item_tower_gives_each_item_the_vector_that_the_index_has(worlds, built):
+    data, folder = worlds["full"], built["full"]
+    session = onnxruntime.InferenceSession(str(folder / "item.onnx"))
+    known = np.arange(2, 12)
+    (found,) = session.run(["item_vector"], data.items.take(known).inputs())
+    np.testing.assert_allclose(found, np.load(folder / "item_vectors.npy")[known], atol=1e-5)
 
 
 def nobody(rows: int, excluded: np.ndarray | None = None) -> RecallRequest:

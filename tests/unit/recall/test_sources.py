@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.errors import ArtifactError
@@ -108,7 +108,6 @@ def test_popular_is_by_segment_and_falls_back_to_everyone():
     assert lists.overall[0] == 5 and set(lists.overall) == set(range(2, 8))
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     n=st.integers(1, 12),
     excluded=st.lists(st.lists(st.integers(0, 40), min_size=8, max_size=8), min_size=3, max_size=3),

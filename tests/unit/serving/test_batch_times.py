@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pool.policy.latency import BatchTime, measured_again
@@ -45,7 +45,6 @@ def test_sizes_within_a_factor_of_two_are_one(rows, mean):
     assert [each.rows for each in times.summary()] == [mean]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 5_000), st.floats(0.01, 1e4)), min_size=1, max_size=40))
 def test_whatever_is_measured_makes_a_profile(drawn):
     times = BatchTimes()

@@ -13,7 +13,7 @@ from serving.hydration import Hydrator
 from serving.preparation import Row
 
 NOW_S = 1_000_000.0
-QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def ids(*numbers: int) -> list[str]:

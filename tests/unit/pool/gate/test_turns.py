@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pool.gate.turns import ROUND_NS, ROUNDS_KEPT, Contender, capped, carried, charge, next_turn
@@ -151,7 +151,6 @@ def test_nobody_wants_it():
     assert next_turn([Contender(0, 500, 0, wants=False)]).slot is None
 
 
-@settings(max_examples=40)
 @given(
     weights=st.lists(st.integers(1, 1000), min_size=1, max_size=6),
     seed=st.randoms(use_true_random=False),

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.pool_settings import BreakerSettings
 from pool.policy.breaker import judge
-
-QUICK = settings(max_examples=80, deadline=None)
 
 SETTINGS = BreakerSettings(crashes=4, window_s=100, first_wait_s=2, longest_wait_s=5)
 
@@ -39,7 +37,6 @@ def test_two_hundred_crashes_in_a_row_do_not_overflow():
     assert judge(tuple(range(200)), 199, patient).until_s == 259
 
 
-@QUICK
 @given(crashes=st.lists(st.floats(0, 200), max_size=8), now_s=st.floats(200, 400), shuffled=st.randoms())
 def test_the_order_of_crashes_does_not_matter_and_a_wait_ends(crashes, now_s, shuffled):
     mixed = list(crashes)

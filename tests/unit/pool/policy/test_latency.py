@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.pool_settings import DevicePeak, PoolSettings, RooflineSettings
@@ -19,8 +19,6 @@ from pool.policy.latency import (
     size_class,
 )
 from pool.workload import WorkloadAttributes, WorkloadSpec
-
-QUICK = settings(max_examples=80, deadline=None)
 
 PEAK = DevicePeak(fp32_gflops=100, fp16_gflops=200, int8_gops=400, gbytes_per_s=10, overhead_ms=0.5)
 ROOFLINE = RooflineSettings(cpu=PEAK, gpu=PEAK, npu=PEAK, efficiency=0.5, tail=2)
@@ -40,7 +38,6 @@ def test_what_was_measured_is_what_is_predicted():
     assert [interpolate(rows, sizes, values) for rows in sizes] == list(values)
 
 
-@QUICK
 @given(
     power=st.floats(0, 2),
     factor=st.floats(0.01, 100),
@@ -53,7 +50,6 @@ def test_between_measurements_a_power_law_is_met_exactly(power, factor, rows, st
     assert interpolate(rows, sizes, [factor * size**power for size in sizes]) == pytest.approx(factor * rows**power)
 
 
-@QUICK
 @given(
     sizes=st.lists(st.integers(1, 10_000), min_size=1, max_size=8, unique=True).map(sorted),
     rows=st.integers(1, 20_000),
@@ -126,7 +122,6 @@ def test_the_share_keeps_the_slo_with_room_to_spare():
     assert needed_milli(spec(min_milli=10), Latency(5, 10), settings) == 10
 
 
-@QUICK
 @given(latency_ms=st.floats(0.01, 1000), slo_ms=st.floats(0.1, 1000))
 def test_a_predicted_share_is_the_smallest_that_keeps_the_slo(latency_ms, slo_ms):
     settings = PoolSettings.model_validate({"placement": {"slo_share": 1}})
@@ -172,7 +167,6 @@ def test_a_measurement_that_cannot_be_changes_nothing(wrong):
     assert measured_again(None, [BatchTime(*wrong)], emulated=False) is None
 
 
-@QUICK
 @given(st.lists(st.tuples(st.integers(1, 1 << 40), st.floats(1e-3, 1e6)), min_size=1, max_size=200))
 def test_a_profile_stays_small_however_often_it_is_measured(drawn):
     kept = None

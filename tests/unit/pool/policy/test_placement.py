@@ -4,7 +4,6 @@ from typing import get_args
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as property_settings
 from hypothesis import strategies as st
 
 from configs.pool_settings import PlacementSettings
@@ -15,8 +14,6 @@ from pool.policy.placement import place, place_all
 from pool.policy.rooms import DeviceRoom
 from pool.policy.strategies import STRATEGIES
 from pool.workload import WorkloadSpec
-
-QUICK = property_settings(max_examples=80, deadline=None)
 
 GIB = 1 << 30
 
@@ -268,7 +265,6 @@ specs_drawn = st.lists(
 STRATEGY = st.sampled_from(sorted(STRATEGIES))
 
 
-@QUICK
 @given(specs=specs_drawn, rooms=rooms_drawn, strategy=STRATEGY)
 def test_no_device_is_ever_promised_twice(specs, rooms, strategy):
     found = place_all(specs, rooms, {}, settings(strategy=strategy))
@@ -285,7 +281,6 @@ def test_no_device_is_ever_promised_twice(specs, rooms, strategy):
         assert all(each.device.kind in asked.tier for asked in held)
 
 
-@QUICK
 @given(specs=specs_drawn, rooms=rooms_drawn, strategy=STRATEGY, shuffled=st.randoms())
 def test_the_order_of_devices_does_not_matter(specs, rooms, strategy, shuffled):
     mixed = list(rooms)
@@ -294,7 +289,6 @@ def test_the_order_of_devices_does_not_matter(specs, rooms, strategy, shuffled):
     assert place_all(specs, mixed, {}, about) == place_all(specs, rooms, {}, about)
 
 
-@QUICK
 @given(specs=specs_drawn.filter(bool), rooms=rooms_drawn, strategy=STRATEGY)
 def test_a_place_is_found_exactly_when_there_is_one(specs, rooms, strategy):
     found = place(specs[0], rooms, {}, settings(strategy=strategy))
@@ -313,7 +307,6 @@ def nearest(device, peers) -> int:
     return near
 
 
-@QUICK
 @given(
     rooms=rooms_drawn.filter(bool),
     asked=specs_drawn.filter(bool),

@@ -11,7 +11,6 @@ from pool.policy.observation import PlannerState
 from pool.policy.planner import tick
 from pool.workload import RANK
 
-QUICK = settings(max_examples=80, deadline=None)
 KINDS = ["inference", "warmup", "finetune"]
 DEVICES = st.lists(
     st.tuples(st.sampled_from(["cpu", "gpu"]), st.integers(0, 4), st.integers(1, 3)), min_size=1, max_size=5
@@ -62,7 +61,6 @@ def fits_somewhere(pool, spec, without=()) -> bool:
     return False
 
 
-@QUICK
 @given(devices=DEVICES, tenants=TENANTS, queued=QUEUED)
 def test_no_device_is_promised_twice_and_the_pool_comes_to_rest(world, devices, tenants, queued):
     pool = pool_of(world, devices, tenants, queued)
@@ -70,7 +68,6 @@ def test_no_device_is_promised_twice_and_the_pool_comes_to_rest(world, devices, 
     assert pool.decide() == () and pool.decide() == ()
 
 
-@QUICK
 @given(devices=DEVICES, tenants=TENANTS, queued=QUEUED)
 def test_the_same_input_gives_the_same_output_and_the_input_stays_as_it_was(world, devices, tenants, queued):
     pool = pool_of(world, devices, tenants, queued)
@@ -80,7 +77,6 @@ def test_the_same_input_gives_the_same_output_and_the_input_stays_as_it_was(worl
     assert seen == again
 
 
-@QUICK
 @given(devices=DEVICES, tenants=TENANTS, queued=QUEUED, shuffled=st.randoms())
 def test_the_order_in_which_things_are_seen_does_not_matter(world, devices, tenants, queued, shuffled):
     pool = pool_of(world, devices, tenants, queued)
@@ -94,7 +90,6 @@ def test_the_order_in_which_things_are_seen_does_not_matter(world, devices, tena
     assert set(pool.decide()) == set(expected)
 
 
-@QUICK
 @given(
     devices=DEVICES,
     tenants=TENANTS,
@@ -119,7 +114,6 @@ def test_a_newcomer_disturbs_nobody_in_vain_and_nobody_above_what_it_needs(world
     assert not [each for each in decisions if isinstance(each, Release | Requeue | Park | PromoteShadow)]
 
 
-@QUICK
 @given(devices=DEVICES, tenants=TENANTS, dead=st.sets(st.integers(0, 4), min_size=1))
 def test_every_lease_of_a_dead_device_is_accounted_for_and_guaranteed_work_comes_back(world, devices, tenants, dead):
     pool = pool_of(world, devices, tenants, [])
@@ -140,7 +134,6 @@ def test_every_lease_of_a_dead_device_is_accounted_for_and_guaranteed_work_comes
     pool.settle()
 
 
-@QUICK
 @given(devices=DEVICES, tenants=TENANTS, queued=QUEUED)
 def test_what_waits_has_a_reason_and_fits_nowhere(world, devices, tenants, queued):
     pool = pool_of(world, devices, tenants, queued)
@@ -231,11 +224,10 @@ class Pool(RuleBasedStateMachine):
 
 def test_a_living_pool_is_never_promised_twice_and_always_comes_to_rest(world):
     Pool.world = world
-    run_state_machine_as_test(Pool, settings=settings(max_examples=60, stateful_step_count=40, deadline=None))
+    run_state_machine_as_test(Pool, settings=settings(stateful_step_count=40, deadline=None))
 
 
 @given(devices=DEVICES, tenants=TENANTS, p99_ms=st.lists(st.sampled_from([None, 5, 9.5, 30]), min_size=10, max_size=10))
-@settings(max_examples=40, deadline=None)
 def test_under_a_constant_load_the_pool_comes_to_rest_however_bad_it_is(world, devices, tenants, p99_ms):
     pool = pool_of(world, devices, [], [])
     for number, ((kind, milli, memory, place, both), late_ms) in enumerate(zip(tenants, p99_ms, strict=False)):

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from configs.pool_settings import ShareSettings
 from pool.policy.shares import DeviceShares, SliceView, allot, share_device, share_out
-
-QUICK = settings(max_examples=80, deadline=None)
 
 SETTINGS = ShareSettings(
     grow_above=0.9,
@@ -77,7 +75,6 @@ def water_level(amount, weights, caps) -> list[float]:
     return [min(cap, high * weight) for weight, cap in zip(weights, caps, strict=True)]
 
 
-@QUICK
 @given(
     amount=st.integers(0, 1000),
     drawn=st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 1000)), min_size=1, max_size=8),
@@ -91,7 +88,6 @@ def test_a_division_is_max_min_fair_to_a_unit_for_each(amount, drawn):
         assert abs(share - fair) <= len(drawn)
 
 
-@QUICK
 @given(
     data=st.data(),
     leases=st.lists(st.integers(1, 200), min_size=1, max_size=5),
@@ -238,7 +234,6 @@ def test_an_empty_or_a_single_slice(wants):
     assert device.weights()["trainer"] == (1000 if wants else 100)
 
 
-@QUICK
 @given(data=st.data(), leases=st.lists(st.integers(1, 250), min_size=1, max_size=4))
 def test_under_a_constant_load_shares_come_to_rest(data, leases):
     drawn = []

@@ -5,15 +5,13 @@ from __future__ import annotations
 from itertools import chain, combinations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pool.device import Device, Topology
 from pool.policy.rooms import DeviceRoom
 from pool.policy.victims import Clearings, MadeRoom, Tenant, choose_victims
 from pool.workload import WorkloadSpec
-
-QUICK = settings(max_examples=80, deadline=None)
 
 
 def tenant(name, rank="best_effort", milli=100, memory=0) -> Tenant:
@@ -107,7 +105,6 @@ tenants_drawn = st.lists(
 ).map(lambda drawn: [tenant(f"t{n}", rank, milli, memory) for n, (rank, milli, memory) in enumerate(drawn)])
 
 
-@QUICK
 @given(tenants=tenants_drawn, milli=st.integers(-100, 900), memory=st.integers(-100, 900))
 def test_no_choice_is_cheaper(tenants, milli, memory):
     found = choose_victims(tenants, milli, memory)
@@ -116,7 +113,6 @@ def test_no_choice_is_cheaper(tenants, milli, memory):
     assert (None if found is None else cost(found)) == best
 
 
-@QUICK
 @given(pool=st.lists(tenants_drawn, min_size=1, max_size=4), milli=st.integers(1, 900), memory=st.integers(0, 900))
 def test_no_device_is_cheaper(pool, milli, memory):
     rooms = [room(f"d{n}", free=10 * n, free_bytes=5 * n) for n in range(len(pool))]
@@ -127,7 +123,6 @@ def test_no_device_is_cheaper(pool, milli, memory):
     assert (None if found is None else cost(found.victims)) == best
 
 
-@QUICK
 @given(
     sizes=st.lists(st.tuples(st.booleans(), st.integers(1, 50), st.integers(0, 50)), min_size=13, max_size=40),
     milli=st.integers(1, 1000),
@@ -151,7 +146,6 @@ def test_of_many_tenants_enough_give_way_and_none_in_vain(sizes, milli, memory):
             assert all(t.rank == "best_effort" for t in found)
 
 
-@QUICK
 @given(
     pool=st.lists(tenants_drawn, min_size=1, max_size=4),
     sizes=st.lists(st.tuples(st.sampled_from([50, 300, 600]), st.sampled_from([0, 200])), min_size=1, max_size=8),

@@ -80,7 +80,7 @@ def check(run) -> None:
 
 
 @pytest.mark.timeout(120)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(events=events)
 def test_no_slice_has_two_holders_and_none_is_leaked(make, ground, tmp_path_factory, events):
     ground.__init__()

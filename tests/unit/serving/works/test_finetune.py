@@ -129,6 +129,18 @@ def test_progress_rises_to_its_total(world, tmp_path):
     assert {"training the two-tower", "training the fine ranker", "training the coarse ranker"} <= set(doing)
 
 
+def test_progress_of_a_restored_work_goes_on_where_it_was_saved(world, tmp_path):
+    work = world.make_finetune(tmp_path)
+    work.step(len(work.training.reading()) + 20)
+    checkpoints.write(tmp_path / "checkpoints", work)
+    again = world.make_finetune(tmp_path)
+    checkpoints.restore_latest(tmp_path / "checkpoints", again)
+    again.step(len(again.training.reading()))
+    assert again.progress().done == work.progress().done
+    again.step(2)
+    assert again.progress().done == work.progress().done + 1  # the first of them sets the trainer up
+
+
 def test_a_checkpoint_of_another_work_is_refused(world, tmp_path):
     work = world.make_finetune(tmp_path)
     work.step(8)

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pool.policy.forecast.blend import Blend
@@ -19,7 +19,6 @@ ALONE = np.ones(1)
 """One lead, whose forecasts do not overlap."""
 
 
-@settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 100)), min_size=1, max_size=30), st.integers(2, 9))
 def test_history_is_the_mean_of_each_of_the_latest_slots(steps, size):
     history, kept, slot = SlotHistory(size), {}, 3
