@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 from onnx import TensorProto, helper, numpy_helper
@@ -29,12 +30,14 @@ def republish(repository: ReleaseRepository, version: str, change: Callable[[Pat
     return draft.version
 
 
-def shuffled(folder: Path) -> None:
-    """Fine rank takes each item for another one, so its order is worth nothing."""
-    file = folder / "ranking" / "fine_items.npy"
-    states = np.load(file)
-    states[2:] = np.random.default_rng(0).permutation(states[2:])
-    np.save(file, states)
+def mislabelled(folder: Path) -> None:
+    """Every item goes by the name of another one, as with an id map from another build."""
+    encoder, items = folder / "encoder.json", folder / "items.parquet"
+    raw, table = orjson.loads(encoder.read_bytes()), pq.read_table(items)
+    order = np.random.default_rng(0).permutation(len(raw["item_ids"]))
+    raw["item_ids"] = [raw["item_ids"][place] for place in order]
+    encoder.write_bytes(orjson.dumps(raw))
+    pq.write_table(table.take(order), items)
 
 
 def returning_nothing(folder: Path) -> None:

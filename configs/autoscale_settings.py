@@ -54,6 +54,9 @@ class AutoscaleSettings(Branch):
     hot_quantile: float = Field(
         default=0.99, gt=0.5, lt=1, description="the same while requests crowd on fewer things than usual"
     )
+    headroom: float = Field(
+        default=1.0, ge=1, le=10, description="times the forecast that is provided for, for what no past shows"
+    )
     drain_s: float = Field(
         default=10, gt=0, le=3_600, description="seconds in which what will have queued up is to be worked off"
     )

@@ -234,11 +234,16 @@ class AutoscalerActor:
 
 
 def start_autoscaler(settings: Settings) -> Any:
-    """A handle to the cluster's autoscaler, which is started if there is none; None where nothing is to be driven.
+    """A handle to the cluster's autoscaler, which is started if there is none; None where nothing is to be driven,
+    and then one that an earlier profile started is ended.
 
     It is detached, so it outlives this process, and Ray starts it again whenever it dies.
     """
-    if not settings.autoscale.deployments or not ray.is_initialized():
+    if not ray.is_initialized():
+        return None
+    if not settings.autoscale.deployments:
+        with suppress(ValueError):  # there is none
+            ray.kill(ray.get_actor(AUTOSCALER, namespace=NAMESPACE))
         return None
     settings = settings.model_copy(update={"home": Path(settings.home).absolute()})
     remote: Any = ray.remote(AutoscalerActor)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from configs.settings import Settings
 from deployments.cluster import Cluster
-from deployments.console import show
+from deployments.console import aligned, show
 from deployments.machine import machine_resources
 from deployments.options import AsJson, DatasetName, Profile, resolve
 from deployments.plan import GATEWAY, RAY_RESOURCE, Placement, Plan, make_plan
@@ -35,10 +35,7 @@ def _resources(settings: Settings) -> tuple[str, Mapping[str, float]]:
 def _lines(made: Plan, source: str, resources: Mapping[str, float]) -> Iterator[str]:
     there = ", ".join(f"{resources.get(resource, 0):g} {tier}" for tier, resource in RAY_RESOURCE.items())
     yield f"{source} has {there}"
-    rows = [HEADINGS, *(_row(each) for each in (made.gateway, *made.stages))]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield from aligned([HEADINGS, *(_row(each) for each in (made.gateway, *made.stages))])
 
 
 def _row(each: Placement) -> tuple[str, ...]:

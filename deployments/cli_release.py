@@ -11,7 +11,7 @@ from deployments.cli_rollout import cancel_rollout, rollout, rollout_status
 from deployments.console import reporting, show
 from deployments.options import AsJson, DatasetName, Profile, resolve
 from deployments.releases import housekeeping, promotion
-from deployments.releases.routes import release_lines
+from deployments.releases.housekeeping import release_lines
 from pool.alias_log import Change
 from pool.repository import CHAMPION, ReleaseRepository, open_releases
 

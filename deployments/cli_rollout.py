@@ -14,7 +14,7 @@ from configs.settings import load_settings
 from deployments import pool_ask
 from deployments.console import show
 from deployments.options import AsJson, Profile
-from deployments.releases.routes import ROLLOUT
+from deployments.releases.views import ROLLOUT
 from serving.experiments.rollout import RolloutPlan
 
 POLL_S = 0.5

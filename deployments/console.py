@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -81,6 +81,13 @@ def flat_lines(values: Any, name: str = "") -> list[str]:
     if isinstance(values, list | tuple):
         return [f"{name}  {', '.join(map(str, values))}"]
     return [f"{name}  {values:.6g}" if isinstance(values, float) else f"{name}  {values}"]
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Rows, the first being the headings, as lines with aligned columns."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def complain(message: str) -> None:

@@ -31,7 +31,7 @@ from deployments.offline import absorb_events
 from deployments.pool_client import PoolClient
 from deployments.pool_follow import Follower, Moment, Trouble, moment_line
 from deployments.pool_top import clean
-from deployments.releases.routes import ROLLOUT
+from deployments.releases.views import ROLLOUT
 from deployments.rollout import deployed_arguments
 from features.logged_interactions import Absorbed
 from pool.repository import CHAMPION

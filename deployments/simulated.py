@@ -9,7 +9,7 @@ from typing import Any
 
 from configs.errors import ConfigError
 from configs.settings import Settings
-from deployments.console import complain
+from deployments.console import aligned, complain
 from deployments.simulated_door import live_doors
 from pool.simulator.outcome import Outcome
 from pool.simulator.reading import Loaded, read_scenario
@@ -74,11 +74,8 @@ def lines(outcome: Outcome, loaded: Loaded) -> Iterator[str]:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """Rows under aligned columns."""
-    cells = [tuple(columns), *(tuple(_cell(value) for value in row) for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(columns))]
-    for row in cells:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    """Rows of any values under their headings."""
+    return aligned([columns, *([_cell(value) for value in row] for row in rows)])
 
 
 def _cell(value: Any) -> str:

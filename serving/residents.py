@@ -12,7 +12,8 @@ from configs.settings import Settings
 from features.store import FeatureStore
 from pool.repository import ReleaseRepository
 from serving.desk import CLOSE_AFTER_S, Desk
-from serving.experiments.division import CHALLENGER, CHAMPION, SHADOW, Division, Side, undivided
+from serving.experiments.division import Division, Side, undivided
+from serving.experiments.roles import CHALLENGER, CHAMPION, SHADOW
 from serving.experiments.spec import WHOLE, Traffic
 from serving.lanes import Gate
 from serving.live import Live, LiveLoader

@@ -222,6 +222,8 @@ class Status(BaseModel):
 
     ready: bool
     versions: dict[str, str]
+    resident: list[str] = Field(description="releases in memory, the one that serves first")
+    traffic: dict[str, Any] = Field(description="parts of the traffic that other releases or settings get")
     items: int
     users: int
     objectives: list[str]

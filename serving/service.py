@@ -19,8 +19,9 @@ from pool.repository import open_releases
 from serving.answering import Answering, Asked
 from serving.coalescing import Work
 from serving.events.intake import open_intake
-from serving.experiments.division import CHALLENGER, CHAMPION, Division, Part
+from serving.experiments.division import Division, Part
 from serving.experiments.mirroring import Mirroring
+from serving.experiments.roles import CHALLENGER, CHAMPION
 from serving.experiments.spec import Traffic
 from serving.idempotency import recommendation_id
 from serving.items.intake import ItemIntake
@@ -211,6 +212,8 @@ class Service:
         return {
             "ready": self.ready,
             "versions": release.versions if release else {},
+            "resident": self._releases.versions,
+            "traffic": self.division.traffic.model_dump(mode="json") if self.division else {},
             "items": release.manifest.items if release else 0,
             "users": release.manifest.users if release else 0,
             "objectives": list(release.objectives) if release else [],

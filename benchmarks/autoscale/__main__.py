@@ -8,36 +8,20 @@ what Serve's then needed, so nobody wins by spending more. Reported is the last 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from typing import Any
 
-from benchmarks.autoscale.arms import (
-    GRIDS,
-    ORACLE,
-    QUANTILES,
-    RECPOOL,
-    SERVE,
-    Ground,
-    Setting,
-    made,
-    names_of,
-    settings_of,
-)
-from benchmarks.autoscale.demands import CASES, Case, stretch
-from benchmarks.autoscale.figures import COLUMNS, Row, floors, paired_ratio, row_of, summary
-from benchmarks.autoscale.foretold import foretell
-from benchmarks.autoscale.world import Played, play
+from benchmarks.autoscale.arms import RECPOOL, names_of
+from benchmarks.autoscale.demands import CASES, Case
+from benchmarks.autoscale.figures import COLUMNS, Row, floors, paired_ratio, summary
+from benchmarks.autoscale.tuning import BUDGET, compare, tune
 from benchmarks.report import print_report, print_table
 from configs.errors import RecpoolError
 
 SEEDS = (1, 2, 3, 4, 5)
-BUDGET = 1.2
-"""Slice-hours over the oracle's that tuned settings may need."""
-MOST_ACTIONS = 60.0
-"""An hour; settings that change replicas more often are not chosen."""
 
 
 def main() -> None:
@@ -53,56 +37,6 @@ def main() -> None:
             show(case, figures[case.name])
     print()
     print_report("autoscale", {"seeds": len(SEEDS), "budget": BUDGET, "traces": figures}, floors(found))
-
-
-def ground_of(case: Case, seed: int, tuning: bool = False) -> Ground:
-    """A stretch of a trace, whose forecasts are made when they are first asked for."""
-    seen = stretch(case, case.read(), seed, tuning)
-    told: list[Any] = []
-
-    def foretold() -> Any:
-        if not told:
-            told.append(foretell(case, seen, QUANTILES))
-        return told[0].again()
-
-    return Ground(case, seen, case.deployment(), foretold)
-
-
-def played(name: str, ground: Ground, setting: Setting) -> Played:
-    case, seen = ground.case, ground.seen
-    replicas = int(ground.needed[: ground.lead].max())
-    arm = made(name, ground, setting)
-    return play(arm, ground.deployment, seen.start_s, case.interval_s, seen.arrived, replicas)
-
-
-def tune(place: int) -> dict[str, Setting]:
-    """The settings of every arm that are best on the tuning part."""
-    case = CASES[place]
-    ground = ground_of(case, 0, tuning=True)
-    budget = BUDGET * played(ORACLE, ground, {}).hours
-    chosen: dict[str, Setting] = {name: {} for name in names_of(case)}
-    for name in sorted((each for each in names_of(case) if each in GRIDS), key=lambda each: each != SERVE):
-        tried = [(setting, played(name, ground, setting)) for setting in settings_of(name)]
-        chosen[name], best = best_of(tried, budget)
-        budget = best.hours if name == SERVE else budget
-    return chosen
-
-
-def best_of(tried: Sequence[tuple[Setting, Played]], budget: float) -> tuple[Setting, Played]:
-    """The fewest violations within the slice-hours; where none is, the fewest slice-hours. Of those that flap only
-    where all do."""
-    calm = [each for each in tried if each[1].actions_per_hour <= MOST_ACTIONS] or tried
-    within = [each for each in calm if each[1].hours <= budget]
-    if within:
-        return min(within, key=lambda each: (each[1].violations, each[1].hours))
-    return min(calm, key=lambda each: each[1].hours)
-
-
-def compare(place: int, chosen: Mapping[str, Setting], seed: int) -> dict[str, Row]:
-    """All arms over the stretch of one seed."""
-    ground = ground_of(CASES[place], seed)
-    plays = {name: played(name, ground, setting) for name, setting in chosen.items()}
-    return {name: row_of(each, plays[ORACLE]) for name, each in plays.items()}
 
 
 def show(case: Case, figures: Mapping[str, Any]) -> None:

@@ -18,15 +18,16 @@ from configs.autoscale_settings import AutoscaleSettings, CapacityPoint, ScaledD
 from pool.policy.autoscale.predictive import PredictiveAutoscaler
 
 Setting = Mapping[str, float]
-STATIC, SERVE, KPA, SEASONAL, RECPOOL, ORACLE = (
+STATIC, SERVE, KPA, SEASONAL, EITHER, RECPOOL, ORACLE = (
     "static peak",
     "Ray Serve",
     "KPA",
     "seasonal-naive",
+    "season or now",
     "Recpool",
     "oracle",
 )
-QUANTILES = (0.55, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995)
+QUANTILES = (0.6, 0.8, 0.9, 0.95, 0.99)
 
 
 @dataclass(frozen=True)
@@ -72,23 +73,24 @@ class ByPlan:
 
 
 class Seasonal:
-    """As a season before at the time when a replica would be ready, and never for less than now; both with room.
+    """As a season before, up to the time when a replica would be ready, with room.
 
     Args:
         rates: a season before, by interval, from the first one on.
         ahead: intervals.
+        reacts: and never for less than comes now, with the same room.
     """
 
-    def __init__(self, deployment: Deployment, rates: np.ndarray, ahead: int, room: float, hold_s: float):
+    def __init__(self, deployment: Deployment, rates: np.ndarray, ahead: int, room: float, hold_s: float, reacts: bool):
         self._each_per_s, self._rates, self._ahead, self._room = deployment.each_per_s, rates, ahead, room
-        self._hold_s, self._place = hold_s, 0
+        self._hold_s, self._reacts, self._place = hold_s, reacts, 0
         self._wanted: deque[tuple[float, int]] = deque()
 
     def decide(self, seen: Seen) -> int:
         self._place += 1
         later = self._rates[self._place : self._place + self._ahead].max(initial=0.0)
-        now_per_s = seen.signals.arrived / seen.signals.interval_s
-        wanted = int(np.ceil(self._room * max(later, now_per_s) / self._each_per_s))
+        now_per_s = seen.signals.arrived / seen.signals.interval_s if self._reacts else 0.0
+        wanted = max(1, int(np.ceil(self._room * max(later, now_per_s) / self._each_per_s)))
         return held(self._wanted, seen.signals.at_s, wanted, self._hold_s)
 
 
@@ -134,7 +136,7 @@ class Kpa:
 class Recpool:
     """The autoscaler itself."""
 
-    def __init__(self, ground: Ground, quantile: float, hold_s: float):
+    def __init__(self, ground: Ground, quantile: float, hold_s: float, headroom: float):
         case, deployment = ground.case, ground.deployment
         curve = tuple(CapacityPoint(rate_per_s=rate, p99_ms=p99_ms) for rate, p99_ms in deployment.curve.points)
         stated = ScaledDeployment(max_replicas=deployment.most, start_s=case.start_s, curve=curve)
@@ -142,6 +144,7 @@ class Recpool:
             interval_s=case.interval_s,
             slo_ms=deployment.slo_ms,
             quantile=quantile,
+            headroom=headroom,
             hot_quantile=max(quantile, 0.99),
             fast_s=case.interval_s,
             down_after_s=hold_s,
@@ -163,22 +166,25 @@ def held(wanted: deque[tuple[float, int]], at_s: float, replicas: int, hold_s: f
     return wanted[0][1]
 
 
+TARGETS = (0.8, 1.0, 1.2, 1.3, 1.4, 1.5, 1.6, 2.0)
+ROOMS = (1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4)
 HOLDS_S = (0.0, 120.0, 300.0, 600.0, 1_800.0)
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     SERVE: {
-        "target": (0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6),
+        "target": TARGETS,
         "up_s": (0.0, 30.0),
-        "down_s": (0.0, 120.0, 300.0, 600.0),
-        "look_back_s": (30.0, 120.0),
-        "gain": (0.2, 0.5, 1.0),
+        "down_s": (0.0, 300.0, 600.0, 900.0),
+        "look_back_s": (30.0,),
+        "gain": (0.1, 0.3, 1.0),
     },
     KPA: {
-        "target": (0.4, 0.6, 0.8, 0.9, 1.0, 1.1, 1.2, 1.4, 1.6),
-        "stable_s": (60.0, 120.0, 300.0),
-        "hold_s": (0.0, 120.0, 300.0, 600.0),
+        "target": TARGETS,
+        "stable_s": (60.0, 300.0),
+        "hold_s": (0.0, 300.0, 600.0, 900.0),
     },
-    SEASONAL: {"room": (1.0, 1.02, 1.05, 1.1, 1.15, 1.2, 1.3, 1.4), "hold_s": HOLDS_S},
-    RECPOOL: {"quantile": QUANTILES, "hold_s": HOLDS_S},
+    SEASONAL: {"room": ROOMS, "hold_s": HOLDS_S},
+    EITHER: {"room": ROOMS, "hold_s": HOLDS_S},
+    RECPOOL: {"quantile": QUANTILES, "hold_s": (120.0, 600.0, 1_800.0), "headroom": (1.0, 1.05, 1.1)},
 }
 """Settings that are tried of each arm on the tuning part."""
 
@@ -196,9 +202,10 @@ def made(name: str, ground: Ground, setting: Setting) -> Arm:
         return Fixed(int(np.ceil(ground.seen.peak_per_s / deployment.each_per_s)))
     if name == ORACLE:
         return ByPlan(highest_ahead(ground.needed, ground.lead)[1:])
-    if name == SEASONAL:
+    if name in (SEASONAL, EITHER):
         assert ground.seen.season is not None
-        return Seasonal(deployment, ground.seen.season, ground.lead, setting["room"], setting["hold_s"])
+        room, hold_s = setting["room"], setting["hold_s"]
+        return Seasonal(deployment, ground.seen.season, ground.lead, room, hold_s, reacts=name == EITHER)
     if name == SERVE:
         return ServePolicy(deployment.most, **setting)
     if name == KPA:
@@ -208,5 +215,5 @@ def made(name: str, ground: Ground, setting: Setting) -> Arm:
 
 def names_of(case: Case) -> tuple[str, ...]:
     """The arms that a case has."""
-    seasonal = (SEASONAL,) if case.season_s is not None else ()
+    seasonal = (SEASONAL, EITHER) if case.season_s is not None else ()
     return (STATIC, SERVE, KPA, *seasonal, RECPOOL, ORACLE)

@@ -18,7 +18,7 @@ from pool.policy.autoscale.signals import ServiceCurve, Signals
 LONGEST_WAIT_S = 0.25
 """In the line; who would wait longer is refused."""
 P99_OVER_MEAN = math.log(100)
-"""Of an exponential distribution."""
+"""Of an exponential distribution: that of the waits behind the time that a request takes alone."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,9 @@ def answer(
     if line + arrived <= most:
         p99_ms = deployment.curve.p99_ms(arrived / interval_s / running)
         late = arrived * 0.01 ** (deployment.slo_ms / p99_ms)
-        return late, 0.0, arrived / interval_s * p99_ms / 1_000 / P99_OVER_MEAN
+        service_s = 1 / deployment.most_per_s
+        mean_s = service_s + max(0.0, p99_ms / 1_000 - service_s) / P99_OVER_MEAN
+        return late, 0.0, arrived / interval_s * mean_s
     per_s = most / interval_s
     left = min(line + arrived - most, per_s * LONGEST_WAIT_S)
     refused = line + arrived - most - left

@@ -10,13 +10,14 @@ import numpy as np
 
 from benchmarks.calibration.figures import Figures, of_live
 from benchmarks.live import Live
-from benchmarks.live_pool import LivePool, await_truth
+from benchmarks.live_pool import LivePool
 from benchmarks.load import Load, Outcomes, start
 from benchmarks.overload import FULL_QUALITY
 from deployments.simulated_door import live_doors
 from pool.device import DeviceKind
 from pool.policy.latency import LatencyProfile
 from pool.profiles import ProfileStore
+from pool.runtime.knowledge import WRITE_S
 from pool.simulator.demand import Demand
 from pool.simulator.reading import load
 from pool.simulator.simulation import Simulation
@@ -25,7 +26,6 @@ KIND: DeviceKind = "gpu"
 STEP_S = 1.0
 START_S = 20.0
 """Of a replica; none starts during a replay."""
-PROFILED_S = 90.0
 GATEWAY = "gateway"
 
 
@@ -48,16 +48,14 @@ class LiveReplays:
         return outcomes, self._metered_s() - before_s
 
     def profile(self) -> LatencyProfile:
-        """What the service has measured of itself so far, once it has written that down."""
-        store, began_s = ProfileStore(self._live.home / "pool" / "profiles"), time.time()
-
-        def fresh() -> LatencyProfile | None:
-            measured = [key for key in sorted(store.keys(), key=lambda key: key.version) if key.kind == KIND]
-            if not measured or (store.folder / measured[-1].file_name).stat().st_mtime < began_s:
-                return None
-            return store.get(measured[-1])
-
-        return await_truth(fresh, "a profile of the running service", PROFILED_S)
+        """What the service has measured of itself so far, once it has had the time to write that down."""
+        time.sleep(WRITE_S + 2 * self._live.settings.pool.runtime.renew_s)
+        store = ProfileStore(self._live.home / "pool" / "profiles")
+        measured = [key for key in store.keys() if key.kind == KIND]  # noqa: SIM118 - a store is no mapping
+        found = store.get(max(measured, key=lambda key: key.version)) if measured else None
+        if found is None:
+            raise RuntimeError(f"no profile in {store.folder}: too few batches of any size were measured")
+        return found
 
     def _metered_s(self) -> float:
         members = [slot for device in self._pool.devices for slot in self._pool.members(device)]

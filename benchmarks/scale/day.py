@@ -16,6 +16,8 @@ ZONES, NODES, NODE = 4, 5, 5
 """Zones, nodes of a rack, devices of a node."""
 LEAST_REPLICAS = 450
 """Of all services together: they are half used at the day's peak, so that three zones of four can carry it."""
+LEASE_MILLI = 600
+"""Of a replica: what it uses at the peak with a quarter of the others gone, so that no two share a device."""
 PROFILE = {
     "batch_rows": [1, 2, 4, 8, 16, 32],
     "p50_ms": [2.3, 3.2, 5.0, 8.6, 15.9, 30.4],
@@ -55,7 +57,7 @@ def _service(at: int, services: int, replicas: int) -> dict[str, Any]:
     return {
         "name": f"scene-{at}",
         "replicas": replicas,
-        "min_milli": 300,
+        "min_milli": LEASE_MILLI,
         "memory_bytes": 6 << 30,
         "slo_ms": 100,
         "overhead_ms": 1.5,

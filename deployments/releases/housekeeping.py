@@ -103,6 +103,24 @@ def difference(repository: ReleaseRepository, old: str, new: str) -> dict[str, A
     }
 
 
+def release_lines(repository: ReleaseRepository) -> list[dict[str, Any]]:
+    """What is published, oldest first, as plain values. Raises ArtifactError for a release that cannot be read."""
+    manifests = [repository.manifest(version) for version in repository.versions()]
+    aliases = repository.aliases()
+    return [
+        {
+            "version": m.version,
+            "aliases": [alias for alias, version in aliases.items() if version == m.version],
+            "recipe": m.recipe,
+            "created_at_s": m.created_at_s,
+            "users": m.users,
+            "items": m.items,
+            "bytes": m.total_bytes,
+        }
+        for m in manifests
+    ]
+
+
 def flat(values: Mapping[str, Any], name: str = "") -> dict[str, Any]:
     """Nested mappings as one, with dotted names."""
     found: dict[str, Any] = {}

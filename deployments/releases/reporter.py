@@ -10,8 +10,9 @@ from typing import Protocol
 from configs.errors import RecpoolError
 from configs.release_settings import RolloutLimits
 from deployments.releases.supervision import Rollouts
-from serving.experiments.division import CHALLENGER, CHAMPION, SHADOW, Division
+from serving.experiments.division import Division
 from serving.experiments.judge import breach
+from serving.experiments.roles import CHALLENGER, CHAMPION, SHADOW
 
 log = logging.getLogger("recpool.rollout")
 PERIOD_S = 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from serving.experiments.division import DivisionReport
+from serving.experiments.roles import DivisionReport
 from serving.experiments.rollout import Seen
 from serving.experiments.spec import Traffic
 from serving.experiments.tally import total

@@ -15,14 +15,12 @@ from configs.errors import InvalidRequest
 from configs.settings import Settings
 from deployments.environment import Folders
 from deployments.pool_requests import AdminRule, checked_route
+from deployments.releases.housekeeping import release_lines
 from deployments.releases.supervision import Rollouts
-from deployments.releases.views import RolloutView, plain
-from pool.repository import ReleaseRepository, open_releases
+from deployments.releases.views import PREFIX, RolloutView, plain
+from pool.repository import open_releases
 from serving.experiments.rollout import RolloutPlan
 from serving.schemas import ErrorReply
-
-PREFIX = "/v1/releases"
-ROLLOUT = f"{PREFIX}/rollout"
 
 
 class ReleaseLine(BaseModel):
@@ -98,24 +96,6 @@ def release_router(settings: Settings, rollouts: Rollouts) -> APIRouter:
         return _json(plain(await rollouts.cancel(body.reason)))
 
     return router
-
-
-def release_lines(repository: ReleaseRepository) -> list[dict[str, Any]]:
-    """What is published, oldest first, as plain values. Raises ArtifactError for a release that cannot be read."""
-    manifests = [repository.manifest(version) for version in repository.versions()]
-    aliases = repository.aliases()
-    return [
-        {
-            "version": m.version,
-            "aliases": [alias for alias, version in aliases.items() if version == m.version],
-            "recipe": m.recipe,
-            "created_at_s": m.created_at_s,
-            "users": m.users,
-            "items": m.items,
-            "bytes": m.total_bytes,
-        }
-        for m in manifests
-    ]
 
 
 async def _as_it_is(model: type, refused: InvalidRequest) -> InvalidRequest:

@@ -14,7 +14,7 @@ from configs.settings import Settings
 from deployments.pool_client import NAMESPACE, NOT_CONNECTED
 from deployments.releases.supervisor import SupervisorActor
 from deployments.releases.views import RolloutView
-from serving.experiments.division import DivisionReport
+from serving.experiments.roles import DivisionReport
 from serving.experiments.rollout import RolloutPlan
 
 SUPERVISOR = "rollout-supervisor"

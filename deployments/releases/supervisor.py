@@ -22,7 +22,7 @@ from deployments.releases.served import Served
 from deployments.releases.views import BEGUN, ENDS, RolloutView
 from pool.alias_log import Change
 from pool.repository import CHALLENGER, CHAMPION, SHADOW, open_releases
-from serving.experiments.division import DivisionReport
+from serving.experiments.roles import DivisionReport
 from serving.experiments.rollout import RolloutPlan
 
 log = logging.getLogger("recpool.rollout")

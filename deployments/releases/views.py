@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+PREFIX = "/v1/releases"
+ROLLOUT = f"{PREFIX}/rollout"
+
 BEGUN = "rollout begun"
 PROMOTED, ROLLED_BACK, STOPPED = "promoted", "rolled back", "stopped"
 ENDS = {PROMOTED, ROLLED_BACK, STOPPED}

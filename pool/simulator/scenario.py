@@ -20,6 +20,8 @@ from pool.workload import WorkloadKind, WorkloadName, WorkloadPriority, Workload
 DAY_S = 86_400.0
 Mode = Literal["auto", "requests", "intervals"]
 Positive = Annotated[float, Field(gt=0)]
+FORECAST_STEPS_S = (10.0, 15.0, 20.0, 30.0, 50.0, 60.0, 100.0, 150.0, 300.0)
+"""Of an autoscaler's forecast; the shortest that is not below the scenario's interval is taken."""
 SOURCES = ("rate_per_s", "points", "trace", "arrivals")
 NotNegative = Annotated[float, Field(ge=0)]
 
@@ -75,6 +77,20 @@ class DemandSettings(Branch):
         return self
 
 
+class ScaleSettings(Branch):
+    """Between which numbers the live autoscaler may choose."""
+
+    min_replicas: int = Field(default=1, ge=1, le=1_000)
+    max_replicas: int = Field(ge=1, le=1_000)
+    quantile: float = Field(default=0.9, gt=0.5, lt=0.99, description="of the forecast that is provided for")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min_replicas > self.max_replicas:
+            raise ValueError(f"min_replicas: {self.min_replicas} is more than max_replicas, {self.max_replicas}")
+        return self
+
+
 class ServiceSettings(Branch):
     """An online service: guaranteed replicas that answer requests in batches."""
 
@@ -92,6 +108,7 @@ class ServiceSettings(Branch):
     )
     profiles: dict[Tier, ReplicaProfile] = Field(min_length=1, description="by kind of device")
     demand: DemandSettings
+    autoscale: ScaleSettings | None = Field(default=None, description="absent: the number of replicas stays")
     team: str = Field(default="", max_length=100)
 
     @model_validator(mode="after")
@@ -202,6 +219,8 @@ class Scenario(Branch):
             for at, user in enumerate(users):
                 if not here & set(user.tier):
                     yield f"{field}.{at}.tier: the fleet has no {' or '.join(user.tier)}, but {', '.join(sorted(here))}"
+        if self.interval_s > FORECAST_STEPS_S[-1] and any(service.autoscale for service in self.services):
+            yield f"interval_s: {self.interval_s:g} is too long to scale by; at most {FORECAST_STEPS_S[-1]:g}"
         yield from self._lost_nowhere()
 
     def _lost_nowhere(self) -> Iterator[str]:

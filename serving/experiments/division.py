@@ -8,11 +8,11 @@ from typing import Any
 
 from serving.desk import Desk
 from serving.experiments.assignment import arm_of, is_chosen
+from serving.experiments.roles import CHALLENGER, CHAMPION, SHADOW, DivisionReport
 from serving.experiments.spec import WHOLE, Traffic
 from serving.experiments.tally import Tally
 from serving.live import Funnel, Live
 
-CHAMPION, CHALLENGER, SHADOW = "champion", "challenger", "shadow"
 FAILED = ("failed", "timeout")
 """Reasons for doing without a stage that speak of the release; others speak of the load."""
 
@@ -57,25 +57,6 @@ class Side:
                 told = {**told, "experiment": experiment.name, "arm": arm}
                 return Part(self.role, self.live, self._arms[experiment.name, arm], self.desk, told)
         return Part(self.role, self.live, self.own, self.desk, told) if told else self.whole
-
-
-@dataclass(frozen=True)
-class DivisionReport:
-    """What a replica has seen since the traffic was divided so.
-
-    Attributes:
-        replica: whose report it is.
-        traffic: the division, as plain values.
-        tallies: by role.
-        stopped: why the challenger and the shadow get nothing more here; empty while they do.
-        missing: releases that could not be loaded, each with the reason.
-    """
-
-    replica: str
-    traffic: Mapping[str, Any]
-    tallies: Mapping[str, Tally]
-    stopped: str = ""
-    missing: Mapping[str, str] = field(default_factory=dict)
 
 
 class Division:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from configs.errors import InvalidRequest
-from serving.experiments.division import SHADOW, Division, Side, common_share, is_broken, is_empty
+from serving.experiments.division import Division, Side, common_share, is_broken, is_empty
+from serving.experiments.roles import SHADOW
 from serving.preparation import prepare_recommend
 from serving.priority import Priority
 from serving.replies import build_reply

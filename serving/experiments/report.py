@@ -15,7 +15,7 @@ import numpy as np
 
 from features.event_log import EventLog
 from features.event_log_records import LoggedEvent
-from serving.experiments.division import CHALLENGER, CHAMPION
+from serving.experiments.roles import CHALLENGER, CHAMPION
 
 ROLLOUT = "rollout"
 """Stands for the division between champion and challenger; an experiment cannot have the name of its own."""

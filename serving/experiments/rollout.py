@@ -10,8 +10,8 @@ from pydantic import ConfigDict, Field, model_validator
 
 from configs.branch import Branch
 from configs.release_settings import GateLimits, RolloutLimits
-from serving.experiments.division import CHALLENGER, CHAMPION, SHADOW
 from serving.experiments.judge import breach
+from serving.experiments.roles import CHALLENGER, CHAMPION, SHADOW
 from serving.experiments.spec import Challenger, Mirror, Traffic, Version
 from serving.experiments.tally import Tally
 

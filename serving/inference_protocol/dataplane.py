@@ -107,7 +107,7 @@ class DataPlane:
         raise AssertionError("every attempt returns or raises")
 
     async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
-        """Load or reload; raises InvalidRequest with the reason when that fails."""
+        """Load or reload; raises `LoadFailed` with the reason when that fails."""
         if parameters:
             raise Unsupported(
                 f"failed to load '{name}', parameters {', '.join(map(repr, sorted(parameters)))}: models and their "

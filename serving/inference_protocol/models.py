@@ -145,9 +145,9 @@ class Model:
         """The highest values of each row as ``value:place``, highest first, as the classification extension has it."""
         rows = array.reshape(len(array), -1) if self.spec.batching.max_rows else array.reshape(1, -1)
         best = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, : min(count, rows.shape[1])]
-        found = np.empty(best.shape, object)
+        found, form = np.empty(best.shape, object), "f" if array.dtype.kind == "f" else "d"
         for row, places in enumerate(best):
-            found[row] = [f"{rows[row, place]:f}:{place}".encode() for place in places]
+            found[row] = [f"{rows[row, place].item():{form}}:{place}".encode() for place in places]
         return found if self.spec.batching.max_rows else found[0]
 
     def _checked(self, call: InferCall) -> dict[str, np.ndarray]:

@@ -17,7 +17,7 @@ from typing import Literal
 
 import orjson
 
-from configs.errors import InvalidRequest, NotFound, RecpoolError
+from configs.errors import NotFound, RecpoolError
 from features.files import write_atomically
 from serving.inference_protocol.config import ModelConfig
 from serving.inference_protocol.models import Model
@@ -29,6 +29,10 @@ SETTLED_S = 1.0
 """A folder whose newest file is younger may still be being copied; by request it is loaded all the same."""
 LoadModel = Callable[[ModelConfig, str, Path], Model]
 """From a configuration, a version and the version's file."""
+
+
+class LoadFailed(RecpoolError):
+    """A model that cannot be loaded, or unloaded; as Triton has it an error of the server: 500, INTERNAL."""
 
 
 @dataclass(frozen=True)
@@ -115,30 +119,30 @@ class ModelRegistry:
         """Load a model, or load it anew, from what lies in its source now.
 
         Raises:
-            InvalidRequest: no source has it, or it cannot be loaded; what served before still does.
+            LoadFailed: no source has it, or it cannot be loaded; what served before still does.
         """
         checked_name(name)
         with self._loading:
             source = self._source(name)
             if source is None:
-                raise InvalidRequest(f"failed to load '{name}', failed to poll from model repository", "model_name")
+                raise LoadFailed(f"failed to load '{name}', failed to poll from model repository")
             self._remember(name, unloaded=False)
             entry = self._entries.setdefault(name, _Entry())
             self._replace(name, entry, source)
             if entry.failure:
-                raise InvalidRequest(f"failed to load '{name}', {entry.failure}", "model_name")
+                raise LoadFailed(f"failed to load '{name}', {entry.failure}")
 
     def unload(self, name: str) -> None:
         """Let go of a model once it has answered what waits; it stays unloaded until it is loaded by request.
 
         Raises:
-            InvalidRequest: there is no such model.
+            LoadFailed: there is no such model.
         """
         checked_name(name)
         with self._loading:
             entry = self._entries.get(name)
             if entry is None:
-                raise InvalidRequest(f"failed to unload '{name}', there is no such model", "model_name")
+                raise LoadFailed(f"failed to unload '{name}', there is no such model")
             self._remember(name, unloaded=True)
             self._drop(name, entry)
 

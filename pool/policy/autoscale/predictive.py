@@ -89,8 +89,8 @@ class PredictiveAutoscaler:
         leads_s = (0.0, ready_s / 2, ready_s)
         needs = []
         for lead_s, told in zip(leads_s, self.demand.ahead(leads_s, self._quantile), strict=False):
-            said = f"forecast {told.rates[0]:.0f}/s at +{lead_s:.0f} s (q{100 * self._quantile:g})"
-            needs.append(self._need(told.rates[0], said))
+            per_s = told.rates[0] * self._settings.headroom
+            needs.append(self._need(per_s, f"forecast {per_s:.0f}/s at +{lead_s:.0f} s (q{100 * self._quantile:g})"))
         return needs
 
     def _present(self, signals: Signals, before: int) -> Need:
@@ -141,7 +141,7 @@ class PredictiveAutoscaler:
         held, why = min(before, most), f"{most} were needed {now_s - at_s:.0f} s ago"
         if held < before:
             later = self.demand.ahead((2 * self.curve.start_s + self._settings.interval_s,), self._quantile)
-            again = self._replicas(later[0].rates[0]) + self._lateness.extra if later else 0
+            again = self._replicas(later[0].rates[0] * self._settings.headroom) + self._lateness.extra if later else 0
             if again > held:
                 held, why = min(before, again), f"{again} will be needed soon"
         return held, f"{held} stay for {wanted}, as {why}" if held > wanted else ""

@@ -50,7 +50,7 @@ def test_within_capacity_the_share_that_is_late_follows_the_measured_tail():
     assert (late, line) == (pytest.approx(1_600 * 0.01), 0), "p99 is the objective at 80 a second each"
     late, _, ongoing = answer(PLACE, running=2, arrived=1_000, line=0, interval_s=10)
     assert late == pytest.approx(1_000 * 0.01**2), "an exponential tail: twice the p99 is passed by its square"
-    assert ongoing == pytest.approx(100 * 0.05 / math.log(100)), "Little's law"
+    assert ongoing == pytest.approx(100 * (0.01 + 0.04 / math.log(100))), "Little's law"
 
 
 def test_beyond_capacity_the_line_grows_to_the_longest_wait_and_the_rest_is_refused():
@@ -159,7 +159,7 @@ def test_the_swing_leaves_the_mean_and_has_the_stated_deviation():
 
 def test_every_arm_plays_the_same_demand_and_the_oracle_misses_least(ground):
     settings = {name: next(iter(settings_of(name))) for name in (SERVE, KPA, SEASONAL)}
-    settings |= {STATIC: {}, ORACLE: {}, RECPOOL: {"quantile": 0.9, "hold_s": 600.0}}
+    settings |= {STATIC: {}, ORACLE: {}, RECPOOL: {"quantile": 0.9, "hold_s": 600.0, "headroom": 1.0}}
     plays = {
         name: play(made(name, ground, each), ground.deployment, ground.seen.start_s, 300.0, ground.seen.arrived, 7)
         for name, each in settings.items()

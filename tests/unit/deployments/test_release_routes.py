@@ -14,9 +14,9 @@ from configs.errors import ArtifactError, Conflict, NotFound, Unavailable
 from configs.settings import build_settings
 from deployments.cli_rollout import lines
 from deployments.releases.offline_checks import OfflineChecks
-from deployments.releases.routes import ROLLOUT, release_router
+from deployments.releases.routes import release_router
 from deployments.releases.supervision import Supervision
-from deployments.releases.views import RolloutView, plain
+from deployments.releases.views import ROLLOUT, RolloutView, plain
 from pool.repository import CHAMPION, open_releases
 from pool.workload import WorkloadSpec
 from serving.experiments.rollout import RolloutPlan

@@ -14,7 +14,7 @@ from configs.settings import build_settings
 from deployments.releases.reporter import Reporter
 from deployments.releases.supervisor import INTERRUPTED, Supervisor
 from pool.repository import CHALLENGER, CHAMPION, SHADOW, ReleaseRepository, open_releases
-from serving.experiments.division import DivisionReport
+from serving.experiments.roles import DivisionReport
 from serving.experiments.rollout import RolloutPlan, Seen, Step, decide, gate_fault
 from serving.experiments.spec import Traffic
 from serving.experiments.tally import Tally

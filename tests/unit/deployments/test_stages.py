@@ -39,7 +39,7 @@ def loads(monkeypatch, may_load) -> list[str]:
         if version == "9":
             raise NotFound("no release '9'")
         assert may_load.wait(60)
-        return SimpleNamespace(version=version)
+        return SimpleNamespace(version=version, catalogue=None)
 
     def load_stage(stage, release, settings, executor, tier):
         return lambda query: (stage, tier, release.version)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from features.store_records import History, user_record
 from pool.repository import Manifest
 from serving.cascade import Cascade
 from serving.hydration import Hydrator
+from serving.live import Live, LiveLoader
 from serving.release import Release
 from serving.types import Candidates
 
@@ -151,4 +152,29 @@ def make_cascade(make_release, store, stages):
         )
 
     yield make
+    executor.shutdown()
+
+
+@pytest.fixture
+def releases():
+    """Releases 1 to 3: stages of each, which a test may break; items that are hidden in it; loads in their order."""
+    return {"stages": {version: FakeStages() for version in "123"}, "hidden": {}, "loaded": [], "refused": {}}
+
+
+@pytest.fixture
+def loads(releases, make_release, store, settings, monkeypatch):
+    """Let services load these releases, whatever lies on the disk; the test has ``settings`` of its own."""
+    executor = ThreadPoolExecutor(2)
+
+    def load(self: LiveLoader, version: str, beside: bool) -> Live:
+        if version in releases["refused"]:
+            raise releases["refused"][version]
+        releases["loaded"].append(version)
+        release = make_release(releases["hidden"].get(version, ()))
+        release = replace(release, manifest=release.manifest.model_copy(update={"version": version}))
+        hydrator = Hydrator(store, release.encoder, settings.store, executor)
+        return Live(release, {}, releases["stages"][version].callers(), lambda stage: stage, hydrator, settings)
+
+    monkeypatch.setattr(LiveLoader, "load", load)
+    yield
     executor.shutdown()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 
@@ -13,11 +11,9 @@ from configs.settings import build_settings
 from features.event_log import SqliteEventLog
 from serving.experiments.assignment import is_chosen
 from serving.experiments.spec import WHOLE, Traffic
-from serving.hydration import Hydrator
-from serving.live import Live, LiveLoader
 from serving.schemas import RankRequest, RecommendRequest, SimilarRequest
 from serving.service import Service
-from tests.unit.serving.conftest import ITEMS, FakeStages
+from tests.unit.serving.conftest import ITEMS
 
 USERS = [f"user {n}" for n in range(40)]
 UNKNOWN = [{"stage": "features", "reason": "user_unknown"}]
@@ -31,30 +27,11 @@ def settings(tmp_path):
 
 
 @pytest.fixture
-def releases():
-    """Stages of each version, which a test may break; loads in their order."""
-    return {"stages": {version: FakeStages() for version in "123"}, "hidden": {}, "loaded": [], "refused": {}}
-
-
-@pytest.fixture
-async def service(settings, make_release, store, releases, monkeypatch):
-    executor = ThreadPoolExecutor(2)
-
-    def load(self: LiveLoader, version: str, beside: bool) -> Live:
-        if version in releases["refused"]:
-            raise releases["refused"][version]
-        releases["loaded"].append(version)
-        release = make_release(releases["hidden"].get(version, ()))
-        release = replace(release, manifest=release.manifest.model_copy(update={"version": version}))
-        hydrator = Hydrator(store, release.encoder, settings.store, executor)
-        return Live(release, {}, releases["stages"][version].callers(), lambda stage: stage, hydrator, settings)
-
-    monkeypatch.setattr(LiveLoader, "load", load)
+async def service(loads, settings):
     service = Service(settings)
     await service.load("1")
     yield service
     await service.close()
-    executor.shutdown()
 
 
 def challenger(version: str = "2", share: float = 1.0) -> Traffic:

@@ -33,6 +33,11 @@ def test_a_kind_without_a_start_up_time_or_a_price_is_refused(tree, missing):
     assert f"kinds.gpu.{missing}" in refused(changed)
 
 
+def test_wrong_bounds_of_an_autoscaler_are_refused(tree, service):
+    assert "min_replicas" in refused(tree(services=[service(autoscale={"min_replicas": 3, "max_replicas": 2})]))
+    assert "interval_s" in refused(tree(services=[service(autoscale={"max_replicas": 2})], interval_s=600))
+
+
 def test_a_profile_without_a_start_up_time_is_refused(tree, service):
     changed = service()
     del changed["profiles"]["gpu"]["start_s"]

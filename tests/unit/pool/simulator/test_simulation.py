@@ -131,3 +131,16 @@ def test_small_pools_are_simulated_by_request_and_large_ones_by_rate(loaded, ser
     assert mode_of(loaded()) == "requests"
     assert mode_of(loaded(services=[service(demand={"rate_per_s": 1e6})])) == "intervals"
     assert mode_of(loaded(fleet=[{"kind": "gpu", "racks": 100}])) == "intervals"
+
+
+def test_the_live_autoscaler_follows_demand_up_and_down(loaded, service):
+    demand = {"rate_per_s": None, "points": [[0, 60], [40, 60], [60, 500], [150, 500], [170, 60], [400, 60]]}
+    changed = service(replicas=2, demand=demand, autoscale={"min_replicas": 2, "max_replicas": 8})
+    simulation = Simulation(loaded(mode="intervals", services=[changed], duration_s=330, interval_s=10))
+    outcome = simulation.run()
+    trail = simulation.trails["home"]
+    running = dict(zip(trail.at_s, trail.running, strict=True))
+    assert running[40] == 2
+    assert running[140] >= 3  # one replica answers 260 a second at most
+    assert running[320] == 2
+    assert outcome.services["home"].actions >= 2

@@ -7,6 +7,10 @@ import asyncio
 import pytest
 
 from configs.errors import InvalidRequest
+from configs.event_settings import EventSettings
+from features.event_log import SqliteEventLog
+from features.event_log_commits import GroupCommit
+from serving.events.intake import EventIntake
 from serving.events.schemas import EventsRequest
 from tests.unit.serving.events.conftest import NOW_S
 
@@ -117,6 +121,16 @@ async def test_an_event_is_joined_to_the_recommendation_that_showed_the_item(int
 async def test_an_event_that_cannot_come_of_its_recommendation_is_refused(intake, recommended, changes, field):
     reply = await take(intake, event(recommendation_id=recommended) | changes)
     assert reply["results"][0]["field"] == field
+
+
+async def test_an_impression_that_is_still_on_its_way_is_waited_for(tmp_path, store, clock, event_log):
+    logs = [SqliteEventLog(tmp_path / "events.sqlite", clock=clock) for _ in range(2)]
+    intake = EventIntake(EventSettings(join_wait_s=10), logs[0], GroupCommit(logs[1], store), clock)
+    asked = asyncio.create_task(take(intake, event(recommendation_id="r2")))
+    await asyncio.sleep(0.02)
+    event_log.append([{"event_id": "r2", "kind": "impression", "time_s": NOW_S, "user_id": "ann", "payload": SHOWN}])
+    assert (await asked)["accepted"] == 1
+    intake.close()
 
 
 async def test_a_reported_impression_is_no_recommendation(intake):

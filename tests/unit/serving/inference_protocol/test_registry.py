@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from configs.errors import InvalidRequest, NotFound
+from configs.errors import NotFound
 from serving.inference_protocol.models import InferCall, Model
-from serving.inference_protocol.registry import ModelRegistry
+from serving.inference_protocol.registry import LoadFailed, ModelRegistry
 from serving.inference_protocol.sources import FolderSource
 from serving.inference_protocol.tensors import InputTensor, raw
 from tests.unit.serving.inference_protocol.conftest import write_double
@@ -108,7 +108,7 @@ def test_a_damaged_file_is_refused_while_what_served_before_serves_on(registry, 
     before = registry.model("double")
     file = repository / "double" / "1" / "model.onnx"
     file.write_bytes(file.read_bytes()[:40])
-    with pytest.raises(InvalidRequest, match="failed to load 'double'"):
+    with pytest.raises(LoadFailed, match="failed to load 'double'"):
         registry.load("double")
     assert registry.model("double") is before
     assert ask(before, np.ones((1, 2), np.float32))["y"].tolist() == [[2, 2]]
@@ -137,7 +137,7 @@ def test_a_wrong_configuration_is_refused_by_its_field(registry, repository, wro
     text, said = CONFIGS[wrong]
     write_double(repository / "bad" / "1" / "model.onnx", batched="batching" not in wrong)
     (repository / "bad" / "config.pbtxt").write_text(text)
-    with pytest.raises(InvalidRequest, match=said):
+    with pytest.raises(LoadFailed, match=said):
         registry.load("bad")
     assert states(registry) == {"bad": "UNAVAILABLE", "double": "READY"}
     assert said in reason(registry, "bad")
@@ -147,9 +147,9 @@ def test_a_wrong_configuration_is_refused_by_its_field(registry, repository, wro
 def test_a_name_is_never_a_path(registry, name):
     with pytest.raises(NotFound):
         registry.model(name)
-    with pytest.raises((NotFound, InvalidRequest)):
+    with pytest.raises(NotFound):
         registry.load(name)
-    with pytest.raises((NotFound, InvalidRequest)):
+    with pytest.raises(NotFound):
         registry.unload(name)
 
 

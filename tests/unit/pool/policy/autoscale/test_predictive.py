@@ -76,7 +76,7 @@ def test_steady_demand_has_what_it_needs_and_does_not_flap():
 def test_noise_of_independent_callers_does_not_flap():
     chance = np.random.default_rng(3)
     noisy = world(lambda at_s: chance.poisson(170 * STEP_S) / STEP_S)
-    noisy.run(3_600)
+    noisy.run(1_800)
     targets = [target.replicas for at_s, target, _ in noisy.history if at_s > MONDAY_S + 900]
     assert set(targets) <= {4, 5}
     assert np.count_nonzero(np.diff(targets)) <= 4
@@ -110,7 +110,7 @@ def test_a_daily_peak_is_provided_for_before_it_comes():
     slow = DEPLOYMENT.model_copy(update={"start_s": 600.0})
     scaler = PredictiveAutoscaler(SETTINGS.model_copy(update={"interval_s": half_hour_s}), slow, coarse)
     before_noon = []
-    for begin_s in MONDAY_S + half_hour_s * np.arange(9 * 48):
+    for begin_s in MONDAY_S + half_hour_s * np.arange(6 * 48):
         target = scaler.decide(Signals(begin_s + half_hour_s, half_hour_s, noon(begin_s) * half_hour_s, 0, 0.5, 2, 0))
         if begin_s % 86_400 == 43_200 - half_hour_s:
             before_noon.append(target.replicas)
