@@ -109,7 +109,7 @@ def kill_gateways(live: Live, kills: int) -> Kills:
     """SIGKILL of a gateway at a random moment, while another runs, under load."""
     chosen, done = random.Random(13), 0
     pauses = [chosen.uniform(*KILL_EVERY_S) for _ in range(kills)]
-    times = poisson(KILL_RATE, sum(pauses) * 2 + SETTLE_S, seed=9)
+    times = poisson(KILL_RATE, sum(pauses) * 3 + SETTLE_S, seed=9)
     load = Load(live.port, calls("kill", len(times), KILL_BATCH), times, retry=True, keep_bodies=True)
     with start(load) as running:
         for pause_s in pauses:

@@ -144,6 +144,7 @@ class Prober:
             return
         body = {"item_ids": list(watched), "timeout_ms": TIMEOUT_MS}
         reply = client.post(self._url, json=body, headers={"Connection": "close"})
+        answered_s = time.monotonic()
         if reply.status_code != 200:
             return
         self.probes += 1
@@ -154,7 +155,7 @@ class Prober:
             if shown:
                 each.seen = True
             else:
-                each.stale_s = now_s
+                each.stale_s = answered_s
 
 
 def stream(live: Live, seconds: float) -> tuple[Seen, Outcomes, int]:

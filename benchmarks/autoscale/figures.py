@@ -21,7 +21,7 @@ class Row:
     """One arm over one stretch.
 
     Attributes:
-        violations_share: of the requests, late or refused.
+        violations_share: of the requests, late or refused beyond what the objective allows.
         hours: slice-hours; hours_ratio: over the oracle's.
         over, under: slice-hours above and below the oracle's, of its slice-hours.
         actions_per_hour: changes of the number of replicas.

@@ -54,7 +54,7 @@ def _service(number: int) -> dict[str, Any]:
         "name": "home",
         "replicas": 4,
         "min_milli": 300,
-        "slo_ms": 10,
+        "slo_ms": 12,
         "overhead_ms": 1.5,
         "max_batch_rows": 32,
         "profiles": {"gpu": profile},

@@ -52,9 +52,7 @@ class OnnxEngine:
         self.input_types = {node.name: node.type for node in inputs}
         self.output_names = [node.name for node in outputs]
         self.output_types = {node.name: node.type for node in outputs}
-        self.shapes = {
-            node.name: tuple(n if isinstance(n, int) else -1 for n in node.shape) for node in inputs + outputs
-        }
+        self.shapes = {node.name: _shape(node.shape) for node in (*inputs, *outputs)}
         """Of inputs and outputs, by name; a free axis is -1."""
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -199,7 +199,8 @@ class TritonEngine:
         """Outputs that come by gRPC."""
         result = self._call(inputs, until_s)
         names = [output.name for output in result.get_response().outputs]  # type: ignore[union-attr]
-        return {name: result.as_numpy(name) for name in names}
+        found = {name: result.as_numpy(name) for name in names}
+        return {name: array for name, array in found.items() if array is not None}
 
     def _call(
         self, inputs: list[triton.InferInput], until_s: float, outputs: list[triton.InferRequestedOutput] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from configs.autoscale_settings import AutoscaleSettings, CapacityPoint, ScaledDeployment
 from configs.forecast_settings import ForecastSettings
+from configs.plan_settings import Tier
 from pool.policy.autoscale.predictive import PredictiveAutoscaler
 from pool.policy.autoscale.signals import Autoscaler
 from pool.simulator.load_curves import load_curve
@@ -24,7 +25,7 @@ def autoscalers_of(scenario: Scenario) -> dict[str, Autoscaler]:
     }
 
 
-def _autoscaler(service: ServiceSettings, kind: str, interval_s: float) -> PredictiveAutoscaler:
+def _autoscaler(service: ServiceSettings, kind: Tier, interval_s: float) -> PredictiveAutoscaler:
     """Planned by what one replica alone does: several together do a little better."""
     bounds, profile = service.autoscale, service.profiles[kind]
     assert bounds is not None

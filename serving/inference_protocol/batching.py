@@ -236,7 +236,8 @@ class Batcher:
         gathered_ns = time.monotonic_ns()
         outputs = self._run(inputs)
         computed_ns = time.monotonic_ns()
-        parts = [outputs] if len(batch) == 1 and not self._policy.max_rows else self._parts(batch, outputs)
+        is_whole = len(batch) == 1 and not self._policy.max_rows
+        parts: list[Arrays] = [outputs] if is_whole else self._parts(batch, outputs)
         return parts, Timing(begun_ns, gathered_ns, computed_ns, time.monotonic_ns())
 
     def _parts(self, batch: Sequence[Job], outputs: Arrays) -> list[Arrays]:

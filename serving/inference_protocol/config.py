@@ -93,7 +93,7 @@ def read_config(file: Path | None, name: str) -> ModelConfig:
     Raises:
         ArtifactError: it is not a configuration, is of another model, or asks for what is not carried out.
     """
-    config: ModelConfig = model_config_pb2.ModelConfig()
+    config: ModelConfig = model_config_pb2.ModelConfig()  # type: ignore[attr-defined]
     if file is not None and file.is_file():
         try:
             text_format.Parse(file.read_text(encoding="utf-8"), config)
@@ -175,6 +175,7 @@ def _plain(field: FieldDescriptor, value: Any) -> Any:
     if field.type == FieldDescriptor.TYPE_MESSAGE:
         return as_json(value)
     if field.type == FieldDescriptor.TYPE_ENUM:
+        assert field.enum_type is not None
         return field.enum_type.values_by_number[value].name
     return value
 

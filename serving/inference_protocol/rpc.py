@@ -103,9 +103,9 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
     async def ModelInfer(self, request: Any, context: Context) -> Any:
         return await _guarded(lambda: self._infer(request), context)
 
-    async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+    async def ModelStreamInfer(self, request_iterator: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
         """One answer to each request, in their order; an error is told in its place and the stream goes on."""
-        async for request in requests:
+        async for request in request_iterator:
             try:
                 yield pb.ModelStreamInferResponse(infer_response=await self._infer(request))
             except Exception as error:  # the edge between one request of the stream and the others

@@ -167,6 +167,16 @@ async def ask(service, user: int | None = None, **more) -> dict:
     return await service.recommend(RecommendRequest(user_id=user_id, k=5, timeout_ms=1_000, **more))
 
 
+async def ask_in_full(service, user: int, **more) -> dict:
+    """As `ask`, again where a busy machine took quality away."""
+    for _ in range(100):
+        reply = await ask(service, user, **more)
+        if not reply["degraded"]:
+            return reply
+        await asyncio.sleep(0.05)
+    raise AssertionError(reply["degraded"])
+
+
 async def test_a_challenger_answers_the_users_of_its_share_and_nobody_else(service, settings):
     version = copy_release(settings, lambda folder: None)
     await service.divide(challenger(version))
@@ -249,9 +259,10 @@ async def test_an_arm_has_settings_of_its_own_and_exposures_are_recorded(service
     await service.divide(Traffic.model_validate({"experiments": [experiment]}))
     seen = {}
     for user in range(12):
-        reply = await ask(service, user, scene="home")
+        reply = await ask_in_full(service, user, scene="home")
         seen[user] = {item["source"] for item in reply["items"]} == {"popular"}
-        assert {item["source"] for item in (await ask(service, user, scene="cart"))["items"]} != {"popular"}
+        elsewhere = await ask_in_full(service, user, scene="cart")
+        assert {item["source"] for item in elsewhere["items"]} != {"popular"}
     assert seen == {user: not is_chosen(f"u/{user} é", "pop", 0.5) for user in range(12)}
     service._impressions.close()
     log = SqliteEventLog(settings.event_log_file)

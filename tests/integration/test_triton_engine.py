@@ -107,17 +107,17 @@ def test_triton_computes_and_when_it_is_killed_under_load_nobody_fails(python, r
     assert engine.calls.local.keys() <= {"UNAVAILABLE", "CANCELLED", "down"}
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_tensors_go_through_memory_or_by_grpc(python, repository, local, tmp_path, shared):
+def test_tensors_go_by_grpc_or_through_memory_and_another_version_is_not_taken(python, repository, local, tmp_path):
     with triton_server(python, repository, tmp_path) as triton:
-        engine = engine_at(triton.grpc_port, local, shared_memory=shared)
-        other = engine_at(triton.grpc_port, local, version="2", shared_memory=shared)
-        await_true(lambda: engine.is_up)
-        before = regions(triton)
-        assert all(is_right(engine, float(value)) for value in range(20))
-        assert local.calls == 0
-        assert bool(before) is shared
-        assert not other.is_up  # the server has versions 1 and 3
+        for shared in (False, True):
+            engine = engine_at(triton.grpc_port, local, shared_memory=shared)
+            await_true(lambda engine=engine: engine.is_up)
+            assert all(is_right(engine, float(value)) for value in range(20))
+            assert local.calls == 0
+            assert bool(regions(triton)) is shared
+        other = engine_at(triton.grpc_port, local, version="2")
+        assert not other.is_up and is_right(other, 1.0)  # the server has versions 1 and 3
+        assert local.calls == 1
 
 
 def regions(triton) -> list:

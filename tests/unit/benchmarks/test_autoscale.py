@@ -28,9 +28,11 @@ from benchmarks.autoscale.demands import CASES, Case, stretch, swing
 from benchmarks.autoscale.figures import floors, paired_ratio, row_of, summary
 from benchmarks.autoscale.foretold import foretell
 from benchmarks.autoscale.serve_policy import ServePolicy
+from benchmarks.autoscale.tuning import best_of
 from benchmarks.autoscale.world import (
     LONGEST_WAIT_S,
     Deployment,
+    Played,
     Seen,
     answer,
     changed,
@@ -81,9 +83,9 @@ def test_a_replica_serves_a_start_after_it_was_asked_for_and_costs_from_then_on(
     assert played.replicas.tolist() == [1, 1] + [2] * 10
     alone = play(Fixed(1), PLACE, 0.0, 10.0, arrived, replicas=1)
     quick = play(Fixed(2), PLACE, 0.0, 10.0, arrived, replicas=2)
-    each = answer(PLACE, 1, 900.0, 0.0, 10.0)[0], answer(PLACE, 2, 900.0, 0.0, 10.0)[0]
-    assert (alone.violations, quick.violations) == (pytest.approx(12 * each[0]), pytest.approx(12 * each[1]))
-    assert played.violations == pytest.approx(8 * each[0] + 4 * each[1]), "asked for at 20 s, there at 80 s"
+    each = answer(PLACE, 1, 900.0, 0.0, 10.0)[0] - 0.01 * 900
+    assert (alone.violations, quick.violations) == (pytest.approx(12 * each), 0), "one late in a hundred is allowed"
+    assert played.violations == pytest.approx(8 * each), "asked for at 20 s, there at 80 s"
     assert (played.actions, played.hours) == (1, pytest.approx((2 + 20) * 10 / 3_600))
 
 
@@ -166,7 +168,7 @@ def test_every_arm_plays_the_same_demand_and_the_oracle_misses_least(ground):
     }
     assert len({each.arrived for each in plays.values()}) == 1
     assert plays[ORACLE].hours < plays[STATIC].hours
-    assert plays[ORACLE].violations <= 0.01 * plays[ORACLE].arrived
+    assert plays[ORACLE].violations <= 1e-6 * plays[ORACLE].arrived
     assert plays[RECPOOL].hours < plays[STATIC].hours
 
 
@@ -188,3 +190,21 @@ def test_cases_can_be_foretold_as_far_as_an_autoscaler_asks():
     for case in CASES:
         assert case.forecast.step_s == case.interval_s
         assert 2 * case.start_s + 2 * case.interval_s <= case.forecast.max_lead_s
+
+
+def outcome(violations: float, hours: int, actions: int = 0) -> Played:
+    return Played(1e6, violations, np.full(hours, 1), actions, 3_600.0)
+
+
+@pytest.mark.parametrize(
+    ("tried", "chosen"),
+    [
+        ([outcome(5, 10), outcome(1, 12), outcome(0, 13)], 1),  # the fewest violations within the budget
+        ([outcome(0, 12), outcome(0, 11)], 1),  # of equal ones the cheapest
+        ([outcome(0, 20), outcome(9, 15)], 1),  # none within it: the cheapest
+        ([outcome(0, 10, actions=1_000), outcome(3, 12)], 1),  # flapping only where all do
+        ([outcome(0, 10, actions=1_000), outcome(3, 12, actions=1_000)], 0),
+    ],
+)
+def test_every_arm_is_tuned_by_the_same_rule(tried, chosen):
+    assert best_of([({}, each) for each in tried], budget=12.0)[1] is tried[chosen]
