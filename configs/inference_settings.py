@@ -37,7 +37,7 @@ class InferenceSettings(Branch):
     )
     threads: int = Field(default=1, ge=1, le=64, description="cores that one call of a model may use")
     max_body_bytes: int = Field(
-        default=16_777_216, ge=1_024, le=1 << 30, description="of a request, also after decompression"
+        default=16_777_216, ge=1_024, le=1 << 29, description="of a request, also after decompression"
     )
     max_elements: int = Field(default=4_194_304, ge=1, le=1 << 28, description="of one tensor of a request")
     max_queued: int = Field(
@@ -45,8 +45,8 @@ class InferenceSettings(Branch):
     )
     default_batch_rows: int = Field(
         default=32,
-        ge=0,
+        ge=1,
         le=65_536,
-        description="rows batched for a model without config.pbtxt whose first axis is free; 0: none are batched",
+        description="rows batched for a model without config.pbtxt whose first axis is free; 1: none are batched",
     )
     poll_s: float = Field(default=0.5, gt=0, le=600, description="seconds between two looks at the repository")

@@ -21,7 +21,7 @@ class RolloutLimits(Branch):
     )
     slower: float = Field(default=1.5, ge=1, le=100, description="times the champion's median latency")
     slower_ms: float = Field(
-        default=10, ge=0, le=10_000, description="a median that is less than this above the champion's is none of it"
+        default=10, gt=0, le=10_000, description="a median that is less than this above the champion's is none of it"
     )
     overlap: float = Field(
         default=0, ge=0, le=1, description="least mean share of items that a shadow has in common with the champion"
@@ -42,7 +42,7 @@ class GateLimits(Branch):
         default=0.02, ge=0, le=1, description="expected calibration error of likes, by so much above the champion's"
     )
     users: int = Field(default=300, ge=1, le=1_000_000, description="users with new events that are asked for")
-    most_rows: int = Field(default=20_000, ge=100, description="newest events that rankers score")
+    most_rows: int = Field(default=20_000, ge=100, le=10_000_000, description="newest events that rankers score")
 
 
 class ReleaseSettings(Branch):

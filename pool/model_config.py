@@ -14,7 +14,7 @@ import onnx
 
 CONFIG_FILE = "config.pbtxt"
 MODEL_FILE = "model.onnx"
-TYPES = {
+TYPES: dict[int, str] = {
     onnx.TensorProto.FLOAT: "TYPE_FP32",
     onnx.TensorProto.FLOAT16: "TYPE_FP16",
     onnx.TensorProto.DOUBLE: "TYPE_FP64",

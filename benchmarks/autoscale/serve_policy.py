@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 from ray.serve import autoscaling_policy
 from ray.serve._private.common import DeploymentID
@@ -47,12 +48,8 @@ class ServePolicy:
             self._ongoing.popleft()
         ongoing = sum(each for _, each in self._ongoing) / len(self._ongoing)
         context = self._context(seen, ongoing)
-        names = vars(autoscaling_policy)
-        real, names["time"] = names["time"], SimpleNamespace(time=lambda: at_s)
-        try:
+        with patch.object(autoscaling_policy, "time", SimpleNamespace(time=lambda: at_s)):
             replicas, self._state = self._policy(context)
-        finally:
-            names["time"] = real
         return min(self._config.max_replicas, max(self._config.min_replicas, int(replicas)))
 
     def _context(self, seen: Seen, ongoing: float) -> AutoscalingContext:

@@ -23,7 +23,7 @@ from configs.errors import RecpoolError
 from pool.traces import read_arrivals
 
 RATE_PER_S, QUICK_RATE_PER_S = 120.0, 60.0
-"""Of rehearsal and replay: about half of what two cores answer that the load generator and HAProxy share."""
+"""Of rehearsal and replay: well below what two cores answer that the load generator and HAProxy share."""
 SECONDS, QUICK_SECONDS = 60.0, 15.0
 LEARNING = (0.3, 1.0, 1.6)
 """Of that rate: loads from which batches of all sizes that occur are measured."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.scale.day import PROFILE
 from benchmarks.traces import REPORTED_FROM, located
 from pool.simulator.reading import Loaded, load
 
@@ -43,13 +44,6 @@ def day(number: int, seed: int) -> Loaded:
 
 
 def _service(number: int) -> dict[str, Any]:
-    profile = {
-        "batch_rows": [1, 2, 4, 8, 16, 32],
-        "p50_ms": [2.3, 3.2, 5.0, 8.6, 15.9, 30.4],
-        "p99_ms": [3.4, 4.8, 7.3, 12.2, 21.8, 40.6],
-        "start_s": 30,
-        "emulated": True,
-    }
     return {
         "name": "home",
         "replicas": 4,
@@ -57,7 +51,7 @@ def _service(number: int) -> dict[str, Any]:
         "slo_ms": 12,
         "overhead_ms": 1.5,
         "max_batch_rows": 32,
-        "profiles": {"gpu": profile},
+        "profiles": {"gpu": PROFILE | {"emulated": True}},
         "demand": {
             "trace": str(located(TRACE)),
             "skip_s": number * DAY_S,

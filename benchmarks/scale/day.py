@@ -15,7 +15,7 @@ TRACE_DAYS = 215
 ZONES, NODES, NODE = 4, 5, 5
 """Zones, nodes of a rack, devices of a node."""
 LEAST_REPLICAS = 450
-"""Of all services together: they are half used at the day's peak, so that three zones of four can carry it."""
+"""Of all services together: they are at most half used at the day's peak, so that three zones of four can carry it."""
 LEASE_MILLI = 600
 """Of a replica: what it uses at the peak with a quarter of the others gone, so that no two share a device."""
 PROFILE = {
@@ -24,7 +24,7 @@ PROFILE = {
     "p99_ms": [3.4, 4.8, 7.3, 12.2, 21.8, 40.6],
     "start_s": 30,
 }
-"""Batch times of the funnel on an emulated device, one core of the machine that RESULTS.md names."""
+"""Batch times that are assumed, not measured: of the shape that services measure of themselves."""
 
 
 def day_of(devices: int, seconds: float, interval_s: float, with_failures: bool = True) -> dict[str, Any]:

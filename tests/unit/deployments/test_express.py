@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from deployments.express import Express, register
 from serving.posts import Post, Posts
-from serving.schemas import RecommendRequest
+from serving.schemas import RecommendRequest, Reply
 
 HEADERS = [(b"content-type", b"application/json")]
 SCOPE = {"type": "http", "method": "POST", "path": "/v1/recommend", "headers": HEADERS}
@@ -44,7 +44,7 @@ class Gateway:
     def __init__(self):
         self.gate = asyncio.Event()
         self.asked = self.cancelled = 0
-        posts = {"/v1/recommend": Post(RecommendRequest, self.answer)}
+        posts = {"/v1/recommend": Post(RecommendRequest, self.answer, Reply)}
         register(Posts(self.behind, posts, 100, lambda error: Response(str(error), 500)))
 
     async def answer(self, request, headers):
