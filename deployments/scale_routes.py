@@ -10,7 +10,7 @@ import ray
 from fastapi import APIRouter, Response
 from ray.exceptions import RayActorError
 
-from configs.errors import Unavailable
+from configs.errors import NotFound, Unavailable
 from deployments.autoscaling import AUTOSCALER, ScaleReport, as_document
 from deployments.pool_client import NAMESPACE, READ_TIMEOUT_S
 from deployments.pool_routes import as_json
@@ -26,7 +26,10 @@ Ask = Callable[[], Awaitable[tuple[ScaleReport, ...]]]
 def scale_router(ask: Ask | None = None) -> APIRouter:
     """Args: ask: for the reports; absent: the autoscaler of the cluster that this process belongs to."""
     router, ask = APIRouter(tags=["pool"]), ask or ask_autoscaler
-    refused: dict[int | str, dict[str, Any]] = {503: {"model": ErrorReply, "description": "no autoscaler answers"}}
+    refused: dict[int | str, dict[str, Any]] = {
+        404: {"model": ErrorReply, "description": "counts of replicas are fixed"},
+        503: {"model": ErrorReply, "description": "the autoscaler does not answer"},
+    }
 
     @router.get(SCALING, response_model=None, responses=refused)
     async def scaling() -> Response:
@@ -37,12 +40,12 @@ def scale_router(ask: Ask | None = None) -> APIRouter:
 
 
 async def ask_autoscaler() -> tuple[ScaleReport, ...]:
-    """Raises Unavailable when there is none, or it does not answer in time."""
+    """Raises NotFound when there is none, Unavailable when it does not answer in time."""
     try:
         async with asyncio.timeout(READ_TIMEOUT_S):
             handle: Any = await asyncio.to_thread(ray.get_actor, AUTOSCALER, NAMESPACE)
             return await handle.reports.remote()
     except ValueError:
-        raise Unavailable(NONE) from None
+        raise NotFound(NONE) from None
     except (TimeoutError, RayActorError) as error:
         raise Unavailable(LOST) from error

@@ -30,7 +30,7 @@ UNKNOWN, FIRST_KNOWN = 1, 2
 EVIDENCE = {"ann": 1.0, "item_to_item": 1.0, "popular": 0.02, "fresh": 0.01}
 """How much each source's standardised scores count when the sources are united."""
 NEGATIVE, POSITIVE = 1, 2
-ROW_HEAD = struct.Struct("<4sIQ")
+ROW_HEAD = struct.Struct("<4sI8xQ")
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,8 @@ class UserFeatures:
     def _parsed(self, raw: Any) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
         """A row's profile, item hashes and values; the layout is that of Recpool's embedded store."""
         magic, profile, events = ROW_HEAD.unpack_from(raw)
-        assert magic == b"row2"
-        start = ROW_HEAD.size + 16 * events
+        assert magic == b"row3"
+        start = ROW_HEAD.size + 24 * events
         hashes = np.frombuffer(raw, np.uint64, events, ROW_HEAD.size)
         values = np.frombuffer(raw, np.float64, events, ROW_HEAD.size + 8 * events)
         return orjson.loads(raw[start : start + profile])["features"], hashes, values

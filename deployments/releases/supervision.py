@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import ray
 from ray.exceptions import RayActorError, RayTaskError
 
-from configs.errors import DeadlineExceeded, RecpoolError, Unavailable
+from configs.errors import Conflict, DeadlineExceeded, RecpoolError, Unavailable
 from configs.settings import Settings
 from deployments.pool_client import NAMESPACE, NOT_CONNECTED
 from deployments.releases.supervisor import SupervisorActor
@@ -67,6 +67,9 @@ class Supervision:
         return RolloutView() if await self._found() is None else await self._ask("view")
 
     async def cancel(self, reason: str) -> RolloutView:
+        """Raises Conflict when there is nothing to cancel."""
+        if await self._found() is None:
+            raise Conflict("no rollout is under way")
         return await self._ask("cancel", reason)
 
     async def report(self, report: DivisionReport) -> str:
