@@ -155,7 +155,7 @@ async def test_a_supervisor_is_started_by_the_first_rollout_and_is_starting_unti
 
     supervision = Supervision(settings, lambda: None, start, timeout_s=0.02)
     assert (await supervision.view()).phase == "none"
-    with pytest.raises(Unavailable, match="no rollout is under way"):
+    with pytest.raises(Conflict, match="no rollout is under way"):
         await supervision.cancel("x")
     assert (await supervision.begin(RolloutPlan(version="2"))).phase == "starting"
     assert len(started) == 1
