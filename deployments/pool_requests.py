@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from fastapi import Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
@@ -20,6 +20,7 @@ from serving.posts import check_type, read_body
 
 GONE = 499
 """Nobody reads it: the client has left."""
+NEITHER = ["HEAD", "OPTIONS", "PUT", "PATCH", "DELETE", "TRACE", "CONNECT", "QUERY"]
 
 
 @dataclass(frozen=True)
@@ -109,3 +110,11 @@ async def _read(request: Request, max_bytes: int) -> bytes:
         if len(body) > max_bytes:
             raise HTTPException(413, f"body: larger than {max_bytes} bytes")
     return body
+
+
+def refuse_other_methods(router: APIRouter, path: str) -> None:
+    """For a path with a route for GET and one for POST: Starlette would name the methods of the first alone."""
+
+    @router.api_route(path, methods=NEITHER, include_in_schema=False)
+    async def other() -> Response:
+        raise HTTPException(405, headers={"Allow": "GET, POST"})

@@ -12,7 +12,6 @@ import orjson
 from fastapi import APIRouter, Path, Response, Security
 from fastapi.security import HTTPBearer
 from pydantic import Field
-from starlette.exceptions import HTTPException
 
 from configs.branch import Branch
 from configs.errors import Conflict, InvalidRequest, RecpoolError
@@ -21,14 +20,13 @@ from deployments.cost_view import cost_metrics
 from deployments.environment import Folders
 from deployments.pool_client import PoolClient
 from deployments.pool_metrics import METRICS_TYPE, metrics_text
-from deployments.pool_requests import AdminRule, checked_route
+from deployments.pool_requests import AdminRule, checked_route, refuse_other_methods
 from deployments.pool_rules import PREFIX
 from pool.policy.cost_summary import CostSummary
 from pool.views import DeviceReport, PoolReport, WorkloadReport
 from pool.workload import WORKLOAD_NAME, WorkloadSpec
 from serving.schemas import ErrorReply
 
-NEITHER = ["HEAD", "OPTIONS", "PUT", "PATCH", "DELETE", "TRACE", "CONNECT", "QUERY"]
 Name = Annotated[str, Path(description="of a workload", json_schema_extra={"pattern": WORKLOAD_NAME})]
 
 
@@ -107,11 +105,7 @@ def pool_router(settings: Settings, pool: Pool | None = None) -> APIRouter:
     _add_reads(router, pool)
     _add_changes(router, pool, security_of(rule))
 
-    @router.api_route("/workloads", methods=NEITHER, include_in_schema=False)
-    async def other() -> Response:
-        # Two routes share this path; Starlette would name the methods of the first alone.
-        raise HTTPException(405, headers={"Allow": "GET, POST"})
-
+    refuse_other_methods(router, "/workloads")
     return router
 
 

@@ -14,7 +14,7 @@ from configs.branch import Branch
 from configs.errors import InvalidRequest
 from configs.settings import Settings
 from deployments.environment import Folders
-from deployments.pool_requests import AdminRule, checked_route
+from deployments.pool_requests import AdminRule, checked_route, refuse_other_methods
 from deployments.releases.housekeeping import release_lines
 from deployments.releases.supervision import Rollouts
 from deployments.releases.views import PREFIX, RolloutView, plain
@@ -95,6 +95,7 @@ def release_router(settings: Settings, rollouts: Rollouts) -> APIRouter:
         """Give all traffic back to the champion."""
         return _json(plain(await rollouts.cancel(body.reason)))
 
+    refuse_other_methods(router, "/rollout")
     return router
 
 

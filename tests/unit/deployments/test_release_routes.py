@@ -94,6 +94,13 @@ async def test_a_rollout_is_begun_seen_and_cancelled(settings, rollouts):
     assert (ended.json()["phase"], ended.json()["ended"], rollouts.reasons) == ("rolled_back", True, ["not today"])
 
 
+async def test_other_methods_are_refused_with_those_that_there_are(settings, rollouts):
+    async with asking(settings, rollouts) as client:
+        for path, methods in ((ROLLOUT, {"GET", "POST"}), (f"{ROLLOUT}/cancel", {"POST"})):
+            reply = await client.options(path)
+            assert (reply.status_code, set(reply.headers["allow"].split(", "))) == (405, methods)
+
+
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
