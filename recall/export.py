@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from recall.two_tower import ItemTower, TowerShape, UserTower
 VECTOR, ITEM_VECTOR = "user_vector", "item_vector"
 TOLERANCE = 1e-5
 """Largest difference to torch, relative to the largest vector entry (and absolute below 1)."""
+WHOLE_AND_ONE = (slice(None), slice(0, 1))
+"""Rows that parity is checked on: a batch, and one alone."""
 
 
 class _Positional(nn.Module):
@@ -46,15 +49,16 @@ def export_user_tower(tower: UserTower, shape: TowerShape, sample: UserBatch, pa
     Raises:
         ArtifactError: the difference is above `TOLERANCE`.
     """
-    tower.eval()
-    arrays = sample.inputs()
-    names = tower_inputs(shape)
-    values = tuple(torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in names)
-    axes = {name: {0: "batch"} for name in (*names, VECTOR)}
-    for name in ("history", "signal"):
-        axes[name][1] = "events"
-    export_onnx(_Positional(tower, names).eval(), values, names, [VECTOR], axes, path)
-    return _check_parity(tower, names, arrays, path)
+    arrays = {name: sample.inputs()[name] for name in tower_inputs(shape)}
+    expected = _export(tower, arrays, VECTOR, path, free=("history", "signal"))
+    events = (arrays["history"] > 0).sum(1)
+    fewest = int(np.argmin(events))
+    parts = []
+    for rows in (*WHOLE_AND_ONE, slice(fewest, fewest + 1)):
+        longest = max(1, int(events[rows].max(initial=0)))
+        part = {name: array[rows] for name, array in arrays.items()}
+        parts.append((rows, part | {name: part[name][:, :longest] for name in ("history", "signal")}))
+    return _parity(expected, parts, VECTOR, path)
 
 
 def export_item_tower(tower: ItemTower, sample: ItemBatch, path: Path) -> float:
@@ -69,39 +73,36 @@ def export_item_tower(tower: ItemTower, sample: ItemBatch, path: Path) -> float:
     Raises:
         ArtifactError: the difference is above `TOLERANCE`.
     """
-    tower.eval()
     arrays = sample.inputs()
+    expected = _export(tower, arrays, ITEM_VECTOR, path)
+    parts = [(rows, {name: array[rows] for name, array in arrays.items()}) for rows in WHOLE_AND_ONE]
+    return _parity(expected, parts, ITEM_VECTOR, path)
+
+
+def _export(
+    tower: UserTower | ItemTower, arrays: Mapping[str, np.ndarray], output: str, path: Path, free: Sequence[str] = ()
+) -> np.ndarray:
+    """Write the tower; returns what torch gives for the arrays. ``free``: those whose second axis is the events'."""
+    tower.eval()
+    tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+    axes = {name: {0: "batch"} for name in (*arrays, output)}
+    for name in free:
+        axes[name][1] = "events"
     names = list(arrays)
-    values = tuple(torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in names)
-    axes = {name: {0: "batch"} for name in (*names, ITEM_VECTOR)}
-    export_onnx(_Positional(tower, names).eval(), values, names, [ITEM_VECTOR], axes, path)
+    export_onnx(_Positional(tower, names).eval(), tuple(tensors.values()), names, [output], axes, path)
     with torch.no_grad():
-        expected = tower(dict(zip(names, values, strict=True))).numpy()
+        return tower(tensors).numpy()
+
+
+def _parity(
+    expected: np.ndarray, parts: Iterable[tuple[slice, dict[str, np.ndarray]]], output: str, path: Path
+) -> float:
+    """Largest difference between ONNX Runtime and torch over parts of a batch; ArtifactError above `TOLERANCE`."""
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     worst = 0.0
-    for rows in (slice(None), slice(0, 1)):
-        (found,) = session.run([ITEM_VECTOR], {name: array[rows] for name, array in arrays.items()})
+    for rows, given in parts:
+        (found,) = session.run([output], given)
         worst = max(worst, float(np.abs(np.asarray(found) - expected[rows]).max(initial=0.0)))
-    _require_parity(worst, expected, path)
-    return worst
-
-
-def _check_parity(tower: UserTower, names: list[str], arrays: dict[str, np.ndarray], path: Path) -> float:
-    with torch.no_grad():
-        expected = tower({name: torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in names}).numpy()
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    worst = 0.0
-    fewest = int(np.argmin((arrays["history"] > 0).sum(1)))
-    for rows in (slice(None), slice(0, 1), slice(fewest, fewest + 1)):
-        events = max(1, int((arrays["history"][rows] > 0).sum(1).max(initial=0)))
-        given = {name: arrays[name][rows] for name in names}
-        given |= {name: given[name][:, :events] for name in ("history", "signal")}
-        (found,) = session.run([VECTOR], given)
-        worst = max(worst, float(np.abs(np.asarray(found) - expected[rows]).max(initial=0.0)))
-    _require_parity(worst, expected, path)
-    return worst
-
-
-def _require_parity(worst: float, expected: np.ndarray, path: Path) -> None:
     if worst > TOLERANCE * max(1.0, float(np.abs(expected).max(initial=0.0))):
         raise ArtifactError(f"{path}: ONNX differs from torch by {worst:.2g}; the export is wrong, rebuild the release")
+    return worst
