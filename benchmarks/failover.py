@@ -24,7 +24,7 @@ import orjson
 from benchmarks.failover_app import RAISE, STALL, order
 from benchmarks.live import Live, live_service
 from benchmarks.report import Floor, is_quick, print_report, print_table
-from benchmarks.trials import KILL, STOP, WINDOW_S, Fault, Findings, summed_up, under_load
+from benchmarks.trials import KILL, STOP, TIMEOUT_MS, WINDOW_S, Fault, Findings, summed_up, under_load
 from configs.settings import STAGES
 
 GATEWAY = "gateway"
@@ -37,6 +37,8 @@ LASTS_S = {"stage": 1.0, GATEWAY: 2.0}
 """How long a replica stays stopped, stalled or raising; longer than its callers may take to notice."""
 SETTLE_S = {"stage": 1.5, GATEWAY: 3.0}
 """After a fault that a replica survives: its callers try it again after a pause of at most 2 s."""
+ANSWERED_S = TIMEOUT_MS / 1000
+"""The next fault comes when the requests of this one are answered, or it would lengthen their waits."""
 LOOK_EVERY_S = 0.5
 FLOOR_MS, STALL_FLOOR_MS = 200, 1_200
 """A gateway that runs and does not answer is given up after the longest deadline; nothing tells it from a busy one."""
@@ -74,7 +76,7 @@ class Breaker:
             time.sleep(self._random.uniform(0, 0.1))  # the moment must not follow from how we wait
             faults.append(self._break(*self._left.pop(found)))
             lasts_s = WINDOW_S if faults[-1].kind == KILL else LASTS_S[faults[-1].where]
-            time.sleep(max(0.0, faults[-1].at_s + lasts_s + 0.1 - time.monotonic()))
+            time.sleep(max(0.0, faults[-1].at_s + lasts_s + ANSWERED_S - time.monotonic()))
         return faults
 
     def _is_whole(self, deployment: str) -> bool:

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import orjson
 
+from deployments.machine import advice
+
 
 @dataclass(frozen=True)
 class Floor:
@@ -35,7 +37,8 @@ def machine() -> dict[str, Any]:
     """Processor, cores this process may use, and versions that decide speed."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     python = platform.python_version()
-    return {"system": platform.platform(), "processor": _processor(), "cores": cores, "python": python}
+    found = {"system": platform.platform(), "processor": _processor(), "cores": cores, "python": python}
+    return found | {"autogroup": bool(advice())}
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from configs.errors import Conflict
 from configs.settings import Settings
-from deployments import express
+from deployments import express, first_steps
 from deployments.haproxy import haproxy_environment, haproxy_rules, write_launcher
 
 LONGEST_SOCKET_FOLDER = 32
@@ -95,8 +95,8 @@ def cluster_environment(settings: Settings, folders: Folders, ports: Ports) -> d
         **client_environment(folders, ports),
         # A job's command runs in this environment: its `python` is to be the service's.
         "PATH": os.pathsep.join((_tools(), os.environ.get("PATH", os.defpath))),
-        # Ray starts workers at nice 15; serving must not yield to everything else on the machine.
-        "RAY_worker_niceness": "0",
+        "RAY_worker_niceness": str(first_steps.nice()),
+        "RAY_SERVE_CONTROLLER_CALLBACK_IMPORT_PATH": first_steps.IMPORT_PATH,
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from configs.errors import RecpoolError, Unavailable
 from configs.settings import STAGES, Settings
-from deployments import express
+from deployments import express, first_steps
 from deployments.choice import read_choice
 from deployments.handles import RemoteStage
 from deployments.items_routes import items_router
@@ -147,6 +147,7 @@ class Gateway:
             log.exception("%s not carried out", user_config)
         if self._service.ready and self._keeping_warm is None:
             await self._begin()
+        first_steps.done()
 
     async def _begin(self) -> None:
         """Once there is a release to serve: claim a slice of the pool, and stay warm while others serve."""

@@ -23,6 +23,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from deployments.haproxy_config import BACKEND_PREFIX, Rules, rewritten
@@ -46,6 +47,8 @@ ADMIN_SOCKET = re.compile(r"^( *stats socket )(\S+)", re.MULTILINE)
 
 def main(rules_file: str, *arguments: str) -> None:
     """Does not return; raises `haproxy_config.Unexpected` when the configuration cannot be rewritten."""
+    with suppress(PermissionError):  # the actor that starts it may have a lower rank (`deployments.first_steps`)
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
     rules = Rules(**json.loads(Path(rules_file).read_text(encoding="utf-8")))
     words = list(arguments)
     if "-f" in words and "-c" not in words:

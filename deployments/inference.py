@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 
 from configs.errors import Unavailable
 from configs.settings import Settings, load_settings
-from deployments import express
+from deployments import express, first_steps
 from deployments.environment import Folders
 from deployments.inference_config import DEPLOYMENT, InferenceArguments
 from deployments.inference_slices import ModelSlices
@@ -56,6 +56,7 @@ class Inference:
         if self._listening is None:
             self._service.start()
             self._listening = asyncio.create_task(self._service.listen())
+            first_steps.done()
 
     async def check_health(self) -> None:
         """Raises Unavailable when the gRPC side could not be started for a reason of its own."""

@@ -16,7 +16,7 @@ from configs.settings import Settings
 from deployments.cluster import Cluster, ClusterRecord, settings_digest
 from deployments.console import Report
 from deployments.environment import is_free
-from deployments.machine import device_resources, machine_resources
+from deployments.machine import advice, device_resources, machine_resources
 from deployments.offline import ensure_dataset, ensure_release, ensure_store
 from deployments.plan import Plan, make_plan
 from deployments.rollout import await_ready, deploy, serve_config, why_not_ready
@@ -39,6 +39,7 @@ class UpReport:
     user_id: str
     titles: list[str]
     curl: str
+    advice: list[str]
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -54,6 +55,7 @@ class UpReport:
             "",
             f"Recommended for user {self.user_id}:",
             *(f"  {place:2}. {title}" for place, title in enumerate(self.titles, 1)),
+            *(f"\nadvice: {line}" for line in self.advice),
         ]
 
 
@@ -157,6 +159,7 @@ class Launch:
             user_id=body["user_id"],
             titles=[title_of(item) for item in reply.json()["items"]],
             curl=f"curl -s {url} -H 'content-type: application/json' -d {quoted}",
+            advice=advice(),
         )
 
 

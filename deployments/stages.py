@@ -10,6 +10,7 @@ from typing import Any
 
 from configs.errors import RecpoolError
 from configs.settings import Settings
+from deployments import first_steps
 from deployments.choice import read_choice
 from deployments.load_reports import CallLoad, LoadReporter
 from pool.repository import open_releases
@@ -61,6 +62,7 @@ class Stage:
             for each in (*((version,) if version else ()), *choice.traffic.versions):
                 await self._have(each)
         self._reporter.start()
+        first_steps.done()
 
     async def _have(self, version: str) -> None:
         try:

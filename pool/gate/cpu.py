@@ -7,6 +7,7 @@ The gate keeps work apart between steps; within a step the kernel must do so. It
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from pool.engines.threads import pin_process
 from pool.gate.meters import Meter, ProcessMeter, ThreadMeter
 from pool.workload import WorkloadPriority
 
-BURSTABLE_NICE = 10
+NICE_OF: dict[WorkloadPriority, int] = {"guaranteed": 0, "burstable": 10}
 POLICY_OF: dict[WorkloadPriority, int] = {
     "guaranteed": os.SCHED_OTHER,
     "burstable": os.SCHED_BATCH,
@@ -64,9 +65,25 @@ def set_class(priority: WorkloadPriority) -> bool:
     refused = 0
     for task in _tasks():
         refused += not _permitted(os.sched_setscheduler, task, POLICY_OF[priority], os.sched_param(0))
-        if priority == "burstable" and os.getpriority(os.PRIO_PROCESS, task) < BURSTABLE_NICE:
-            os.setpriority(os.PRIO_PROCESS, task, BURSTABLE_NICE)
+        if priority in NICE_OF:
+            refused += not _permitted(os.setpriority, os.PRIO_PROCESS, task, NICE_OF[priority])
     return refused == 0
+
+
+def may_rise() -> bool:
+    """Whether the kernel lets a thread of this process return to a nice value that it has left for a lower rank."""
+    found: list[bool] = []
+
+    def leave_and_return() -> None:
+        task = threading.get_native_id()
+        before = os.getpriority(os.PRIO_PROCESS, task)
+        os.setpriority(os.PRIO_PROCESS, task, before + 1)
+        found.append(_permitted(os.setpriority, os.PRIO_PROCESS, task, before))
+
+    tried = threading.Thread(target=leave_and_return)
+    tried.start()
+    tried.join()
+    return found[0]
 
 
 def _check_cores(device: Device) -> None:

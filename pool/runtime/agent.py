@@ -16,6 +16,7 @@ from pathlib import Path
 from configs.errors import Conflict, NotFound, RecpoolError
 from pool.gate import layout
 from pool.gate.control import GateControl
+from pool.gate.cpu import set_class
 from pool.gate.readings import GateReading, SlotView, weights_milli
 from pool.gate.segment import GateSegment
 from pool.runtime import discovery
@@ -34,6 +35,7 @@ class NodeAgent:
         self._gates: dict[str, tuple[GateSegment, GateControl]] = {}
         self._epoch = 0
         self._stopped: set[tuple[str, int, int]] = set()
+        set_class("guaranteed")
 
     def discover(self, folder: Path) -> NodeFound:
         """What the node has, and the newest epoch that its gates in a folder have seen."""

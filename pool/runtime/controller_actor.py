@@ -12,6 +12,7 @@ from pathlib import Path
 
 from configs.errors import ConfigError
 from configs.pool_settings import PoolSettings
+from pool.gate.cpu import set_class
 from pool.policy.cost_summary import CostSummary
 from pool.profiles import ProfileStore
 from pool.release_costs import ReleaseCosts, ReleaseShape
@@ -65,6 +66,7 @@ class ControllerActor:
         ground = RayGround(order.namespace)
         self._controller = PoolController(order.settings, ground, places, knowledge, announce=announce)
         self._lock = ControllerLock(order.folder)
+        set_class("guaranteed")
         threading.Thread(target=self._run, name="ticks", daemon=True).start()
 
     def submit(self, spec: WorkloadSpec) -> WorkloadReport:

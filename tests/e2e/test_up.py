@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import httpx
+import pytest
 
+from deployments import first_steps
 from deployments.cluster import Cluster
+from pool.gate.cpu import may_rise
 from pool.repository import CHAMPION, ReleaseRepository
 from tests.e2e.conftest import replicas
 
@@ -63,6 +68,19 @@ def test_rays_tools_work_with_the_printed_environment(service):
     script = f". {service.said['environment']} && test $RAY_DASHBOARD_ADDRESS = {record.dashboard} && serve status"
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=120)
     assert "RUNNING" in done.stdout, done.stderr
+
+
+@pytest.mark.skipif(not may_rise(), reason="the kernel lets no process of this user rise again")
+def test_what_serves_has_left_the_rank_that_processes_start_at(service):
+    serving = (b"ray::ServeReplica:recpool", b"ray::ServeController")
+    ranks = {process.pid: os.getpriority(os.PRIO_PROCESS, process.pid) for process in service.cluster.members()}
+    titles = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in ranks}
+    haproxy = [pid for pid, title in titles.items() if title.split(b"\0")[0].endswith(b"haproxy")]
+    at_work = [pid for pid, title in titles.items() if title.startswith(serving)]
+    assert len(at_work) >= 2 and haproxy
+    assert {ranks[pid] for pid in (*at_work, *haproxy)} == {0}
+    started = [ranks[pid] for pid, title in titles.items() if title.startswith((b"ray::IDLE", b"ray::HAProxyManager"))]
+    assert started and min(started) >= first_steps.NICE
 
 
 def test_a_new_release_is_swapped_in_without_restarting_a_replica(service, recpool):

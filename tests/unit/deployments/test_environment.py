@@ -23,8 +23,10 @@ from deployments.environment import (
     is_free,
     write_files,
 )
+from pool.gate import cpu
 
 PORTS = Ports(1, 2, 3, 4, 5001, 6001, 7, 8)
+
 SETTINGS = build_settings({})
 
 
@@ -49,9 +51,11 @@ def test_sockets_stay_below_the_home_unless_its_path_is_too_long():
     assert long.ray != other.ray
 
 
-def test_serving_does_not_yield_to_everything_else_on_the_machine():
+@pytest.mark.parametrize(("may_rise", "nice"), [(True, "10"), (False, "0")])
+def test_processes_start_at_a_lower_rank_only_where_they_can_leave_it_again(monkeypatch, may_rise, nice):
+    monkeypatch.setattr(cpu, "may_rise", lambda: may_rise)
     variables = cluster_environment(build_settings({}), Folders(Path("/h")), PORTS)
-    assert variables["RAY_worker_niceness"] == "0"
+    assert variables["RAY_worker_niceness"] == nice
     assert variables["RAY_SERVE_HAPROXY_BINARY_PATH"].startswith("/h/run/hap/")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deployments.environment import cores
-from deployments.machine import machine_resources
+from deployments.machine import advice, machine_resources
 
 
 @pytest.fixture
@@ -32,3 +32,11 @@ def test_a_variable_hides_devices_and_adds_none(devices, stated, seen):
     found = machine_resources(devices, {"CUDA_VISIBLE_DEVICES": stated})
     assert (found["GPU"], found["NPU"]) == (seen, 1)
     assert machine_resources(devices, {"ASCEND_RT_VISIBLE_DEVICES": stated})["NPU"] == min(seen, 1)
+
+
+@pytest.mark.parametrize(("stated", "lines"), [("1\n", 1), ("0\n", 0), (None, 0)])
+def test_a_kernel_that_shares_out_by_session_is_worth_a_word(tmp_path, stated, lines):
+    switch = tmp_path / "sched_autogroup_enabled"
+    if stated is not None:
+        switch.write_text(stated)
+    assert len(advice(switch)) == lines

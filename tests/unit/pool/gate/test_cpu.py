@@ -46,7 +46,7 @@ say(json.dumps([sorted(loaded), seat.threads, torch.get_num_threads(), faiss.omp
     ("priority", "policy", "least_nice"),
     [
         ("guaranteed", os.SCHED_OTHER, -20),
-        ("burstable", os.SCHED_BATCH, cpu.BURSTABLE_NICE),
+        ("burstable", os.SCHED_BATCH, cpu.NICE_OF["burstable"]),
         ("best_effort", os.SCHED_IDLE, -20),
     ],
 )
@@ -58,6 +58,15 @@ def test_every_thread_old_and_new_takes_the_seat(child, priority, policy, least_
     assert found["nice"] >= least_nice
     assert found["meter"] == "ThreadMeter"
     assert found["after"] == (os.SCHED_OTHER if found["back"] else policy)
+
+
+@pytest.mark.skipif(not cpu.may_rise(), reason="the kernel lets no process of this user rise again")
+def test_a_process_that_started_at_a_lower_rank_leaves_it_with_all_its_threads(child):
+    program = "import json, os, threading\nfrom pool.gate import cpu\nos.nice(10)\n"
+    program += "threading.Thread(target=sys.stdin.read, daemon=True).start()\nbefore = nices()\n"
+    nices = "def nices(): return sorted({os.getpriority(0, int(task)) for task in os.listdir('/proc/self/task')})\n"
+    found = child(nices + program + "cpu.set_class('guaranteed')\nsay(json.dumps([before, nices()]))\n")
+    assert json.loads(found.stdout.readline()) == [[10], [0]]
 
 
 def test_libraries_that_the_process_loads_later_keep_to_the_seat_and_none_is_loaded_for_it(child):
