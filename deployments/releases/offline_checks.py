@@ -1,4 +1,4 @@
-"""What is looked at before a release gets any traffic: figures on the newest events, and that it answers at all.
+"""What is looked at before a release gets any traffic: figures on held-out events, and that it answers at all.
 
 Both are works of the pool (`serving.works`). With a pool they are submitted to it; without one they run in a process of
 their own, behind everything else on the machine.

@@ -126,7 +126,7 @@ class RolloutRun:
         return {**choice, "version": champion}
 
     async def _check_offline(self) -> None:
-        """Raise RollBack for a release that is worse on the newest events, or does not answer."""
+        """Raise RollBack for a release that is worse on held-out events, or does not answer."""
         plan, champion = self._plan, self.view.champion
         if plan.wants("gate"):
             self._enter("gate", None)

@@ -44,6 +44,7 @@ def generate(folder: Path, replicas: tuple[str, ...], *others: BackendConfig) ->
             metrics_port=METRICS,
             metrics_enabled=False,
             timeout_server_s=2,
+            retries=3,
         ),
         {each.name: each for each in (*([backend] if replicas else []), *others)},
         config_file_path=str(file),
@@ -95,6 +96,12 @@ def test_those_that_stand_by_have_no_weight_and_each_has_a_second_entry_before_t
         ("fallback", "127.0.0.1:40000", "backup"),
     ]
     assert [server.name for server in replicas(config)] == ["gateway-abc", "gateway-def"]
+
+
+@pytest.mark.parametrize(("count", "shadows", "retries"), [(1, False, 3), (5, False, 5), (1, True, 3), (4, True, 8)])
+def test_a_call_may_meet_every_entry_dead_once(tmp_path, count, shadows, retries):
+    config = rewritten(generate(tmp_path, tuple(f"r{n}" for n in range(count))), replace(RULES, shadows=shadows))
+    assert re.findall(r"^ *retries (\d+)$", config, re.M) == [str(retries)]
 
 
 def test_without_shadows_there_is_one_entry_for_each(generated):
