@@ -9,16 +9,15 @@ that returns nothing and one that raises get users at once, and must be rolled b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 
 from benchmarks.live import Live, live_service
-from benchmarks.load import Load, Outcomes, poisson, start
+from benchmarks.load import Load, poisson, start
+from benchmarks.phases import COLUMNS, Phase, Rolled, Watch, noticed, worst_p99_ms
 from benchmarks.report import Floor, is_quick, print_report, print_table
 from benchmarks.worse_releases import mislabelled, raising, republish, returning_nothing, slow
 from deployments.releases.views import ROLLOUT
@@ -28,7 +27,6 @@ RATE = 60.0
 """Requests a second: what half of the users of a canary makes judgeable within seconds, and a small machine bears."""
 BEFORE_S, QUICK_BEFORE_S = 30.0, 8.0
 HOLD_S, QUICK_HOLD_S = 20.0, 5.0
-POLL_S = 0.1
 LONGEST_S = 240.0
 """Of one rollout; reading a data set and evaluating two releases at idle priority take most of it."""
 QUICK_GATE = {"RECPOOL_RELEASES__GATE__USERS": "60", "RECPOOL_RELEASES__GATE__MOST_ROWS": "3000"}
@@ -37,29 +35,6 @@ BAD: dict[str, Callable[[Path], None]] = {"slow": slow, "returns nothing": retur
 BACK_FLOOR_S = 30.0
 P99_FLOOR = 1.25
 FULL = b'"returned":10,'
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A stretch of a rollout, by time.monotonic()."""
-
-    name: str
-    began_s: float
-    ended_s: float
-
-
-@dataclass(frozen=True)
-class Rolled:
-    """One rollout: its end, its phases, and when the division was asked for and given up."""
-
-    view: dict[str, Any]
-    phases: list[Phase]
-
-    @property
-    def exposed_s(self) -> float:
-        """From the first moment at which users may have got the release."""
-        began_s = [phase.began_s for phase in self.phases if phase.name.startswith(("shadow", "canary"))]
-        return self.phases[-1].ended_s - began_s[0] if began_s else 0.0
 
 
 def main() -> None:
@@ -121,53 +96,22 @@ def load(live: Live, calls: list[bytes], seconds: float) -> Load:
 
 def rolled(live: Live, plan: dict[str, Any]) -> Rolled:
     """Begin a rollout and follow it to its end. Raises RuntimeError when it cannot begin or does not end."""
-    url = f"http://127.0.0.1:{live.port}{ROLLOUT}"
     began_s = time.monotonic()
-    begun = httpx.post(url, json=plan, timeout=30, trust_env=False)
+    begun = httpx.post(f"http://127.0.0.1:{live.port}{ROLLOUT}", json=plan, timeout=30, trust_env=False)
     if begun.status_code != 200:
-        raise RuntimeError(f"{url}: {begun.status_code} {begun.text}")
-    names: list[tuple[str, float]] = []
-    for view in _views(url, began_s + LONGEST_S):
-        name = view["phase"] + (f" {view['share']:.0%}" if view["share"] is not None else "")
-        if view["version"] == plan["version"] and (not names or names[-1][0] != name):
-            names.append((name, time.monotonic()))
-        if view["version"] == plan["version"] and view["ended"]:
-            ends_s = [at for _, at in names[1:]]
-            phases = [Phase(name, at, end) for (name, at), end in zip(names[:-1], ends_s, strict=True)]
-            return Rolled(view, phases)
-    raise RuntimeError(f"the rollout of release {plan['version']} does not end: {names}")
-
-
-def _views(url: str, deadline_s: float) -> Iterator[dict[str, Any]]:
-    while time.monotonic() < deadline_s:
-        time.sleep(POLL_S)
-        reply = httpx.get(url, timeout=10, trust_env=False)
-        if reply.status_code == 200:
-            yield reply.json()
-
-
-def noticed(outcomes: Outcomes, phase: Phase) -> dict[str, Any]:
-    """What callers noticed between two moments."""
-    at_s = outcomes.started_s + outcomes.scheduled_s
-    part = outcomes.select((at_s >= phase.began_s) & (at_s < phase.ended_s))
-    answered = part.latency_s[part.status == 200] * 1000
-    p50, p99 = (float(np.percentile(answered, q)) if len(answered) else float("nan") for q in (50, 99))
-    return {"stage": phase.name, "seconds": round(phase.ended_s - phase.began_s, 1), "requests": len(part.status),
-            "failed": int((part.status != 200).sum()), "short": int(((part.status == 200) & ~part.found).sum()),
-            "p50_ms": round(p50, 2), "p99_ms": round(p99, 2)}  # fmt: skip
+        raise RuntimeError(f"{ROLLOUT}: {begun.status_code} {begun.text}")
+    return Watch(live, plan["version"]).until_ended(began_s + LONGEST_S)
 
 
 def report(stages: list[dict[str, Any]], gate: Rolled, bad: dict[str, dict[str, Any]]) -> None:
-    columns = ("stage", "seconds", "requests", "failed", "short", "p50_ms", "p99_ms")
     print("A good release, by stage")
-    print_table(columns, [[row[name] for name in columns] for row in stages])
+    print_table(COLUMNS, [[row[name] for name in COLUMNS] for row in stages])
     print(f"\nA release that takes every item for another: {gate.view['phase']}: {gate.view['reason']}\n")
     print("Releases that get a quarter of the users at once")
     more = ("back_s", "requests", "failed", "short", "p50_ms", "p99_ms", "reason")
     print_table(("release", *more), [[name, *(row[key] for key in more)] for name, row in bad.items()])
     usual = [row["p99_ms"] for row in stages if row["stage"].startswith("before")]
-    divided = [row for row in stages if row["stage"].startswith(("shadow", "canary", "promote"))]
-    worst = max(row["p99_ms"] for row in divided) / usual[0]
+    worst = worst_p99_ms(stages) / usual[0]
     everything = [*stages, *bad.values()]
     floors = [
         Floor("failed requests", sum(row["failed"] for row in everything), 0, "lower"),

@@ -32,7 +32,7 @@ class RolloutLimits(Branch):
 
 
 class GateLimits(Branch):
-    """What a release may do worse than the champion on the newest events, before it gets any traffic."""
+    """What a release may do worse than the champion on held-out events, before it gets any traffic."""
 
     auc: float = Field(default=0.01, ge=0, le=1, description="the fine ranker's AUC, by so much below the champion's")
     recall: float = Field(
@@ -41,8 +41,8 @@ class GateLimits(Branch):
     calibration: float = Field(
         default=0.02, ge=0, le=1, description="expected calibration error of likes, by so much above the champion's"
     )
-    users: int = Field(default=300, ge=1, le=1_000_000, description="users with new events that are asked for")
-    most_rows: int = Field(default=20_000, ge=100, le=10_000_000, description="newest events that rankers score")
+    users: int = Field(default=300, ge=1, le=1_000_000, description="users with held-out events that are asked for")
+    most_rows: int = Field(default=20_000, ge=100, le=10_000_000, description="newest held-out events to score")
 
 
 class ReleaseSettings(Branch):

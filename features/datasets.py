@@ -133,9 +133,14 @@ class IndexedInteractions:
         return HistoryIndex(self.users, self.items, self.signals, self.times)
 
 
-def _indices(column: pa.ChunkedArray, vocabulary) -> np.ndarray:
-    """Vocabulary indices of a string column, looking each distinct value up once."""
+def distinct(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
+    """Distinct texts of a column, and the place of each row's among them, [n] int64."""
     encoded = column.combine_chunks().dictionary_encode()
     encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-    lookup = vocabulary.indices(encoded.dictionary.to_pylist())
-    return lookup[encoded.indices.to_numpy(zero_copy_only=False)] if len(encoded) else np.zeros(0, np.int32)
+    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _indices(column: pa.ChunkedArray, vocabulary) -> np.ndarray:
+    """Vocabulary indices of a string column [n] int32, looking each distinct value up once."""
+    texts, places = distinct(column)
+    return vocabulary.indices(texts)[places] if texts else np.zeros(0, np.int32)

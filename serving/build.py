@@ -14,6 +14,7 @@ from configs.errors import DataError
 from configs.settings import Settings
 from features.datasets import Dataset, IndexedInteractions
 from features.encoding import Encoder
+from features.holding_out import train_and_valid
 from features.schema import AVAILABLE_FROM
 from pool.repository import open_releases
 from ranking.pipeline import objectives_of, prepare, train_rankers, user_table
@@ -24,9 +25,6 @@ from recall.recipes import recipe as recall_recipe
 
 Progress = Callable[[str, float], None]
 """Told what is being done and the share of it that is done, in [0, 1]."""
-
-VALID_SHARE = 0.05
-"""Rows that rankers do not train on, to know when to stop."""
 
 
 def silent(stage: str, share: float) -> None:
@@ -77,7 +75,7 @@ def build_release(dataset: Dataset, settings: Settings, recipe: str, progress: P
             progress=progress,
         )
         describe["metrics"]["valid_auc"] = _build_rankers(
-            folder, encoder, users, items, rows, fitted(ranking, dataset, objectives), progress
+            folder, dataset, encoder, users, items, rows, fitted(ranking, dataset, objectives), progress
         )
     return draft.version
 
@@ -92,6 +90,7 @@ def available_from(dataset: Dataset, encoder: Encoder) -> np.ndarray | None:
 
 def _build_rankers(
     folder: Path,
+    dataset: Dataset,
     encoder: Encoder,
     users: Any,
     items: Any,
@@ -100,7 +99,7 @@ def _build_rankers(
     progress: Progress,
 ) -> dict[str, float]:
     """Train and write both rankers; returns the validation AUC of each."""
-    train, valid = held_out(rows, recipe.rows)
+    train, valid = (rows.take(places) for places in train_and_valid(dataset, recipe.rows))
     view = "others" if rows.times is None else "earlier"
     data = prepare(encoder, users, items, train, valid, view, rows if view == "earlier" else None)
     rankers = train_rankers(
@@ -116,14 +115,3 @@ def fitted(recipe: Recipe, dataset: Dataset, objectives: tuple[str, ...]) -> Rec
     liked = dataset.schema.history.positive_at
     recipe = recipe.with_objectives(*objectives)
     return recipe if liked is None else replace(recipe, like_at=liked)
-
-
-def held_out(rows: IndexedInteractions, most: int | None) -> tuple[IndexedInteractions, IndexedInteractions]:
-    """Up to ``most`` training rows and the validation rows: the newest, or some at random when there are no times."""
-    cut = len(rows) - int(len(rows) * VALID_SHARE)
-    if rows.times is None:
-        order = np.random.default_rng(0).permutation(len(rows))
-    else:
-        order = np.argsort(rows.times, kind="stable")
-    train = order[max(0, cut - most) if most else 0 : cut]
-    return rows.take(np.sort(train)), rows.take(np.sort(order[cut:]))

@@ -1,7 +1,7 @@
-"""Offline metrics of releases on the newest events, and a comparison of what they answer, as a pool's work.
+"""Offline metrics of releases on the held-out events, and a comparison of what they answer, as a pool's work.
 
-The releases may have been trained on the events that are held out here: figures of one are then flattering, and
-those of several can be compared as far as they were trained on the same events.
+No ranker has trained on these events, but recall has: its figures are flattering, and can be compared as far as
+the releases were trained on the same events.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The newest events of a dataset, held out; the users who have some, as a store would know them before."""
+"""The held-out events of a dataset; the users who have some, as a store would know them before."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from configs.errors import DataError, Unavailable
-from features.datasets import Dataset
+from features.datasets import Dataset, distinct
+from features.holding_out import by_age, held_out
 from features.schema import ITEM_ID, USER_ID
 from features.store import UserEvent, UserRecord
 from features.store_records import History, user_record
-from serving.build import VALID_SHARE
 
 
 @dataclass(frozen=True)
@@ -34,22 +34,20 @@ class Holdout:
 
     @classmethod
     def of(cls, dataset: Dataset, most_users: int, seed: int) -> Holdout:
-        """The last share of the events by time, or of all in a random order where some lack one.
+        """The events that no ranker trains on, and users who met new items in them.
 
         Raises:
             DataError: no user met a new item in them.
         """
-        order = _order(dataset)
-        rows = order[len(order) - max(1, int(len(order) * VALID_SHARE)) :]
-        user_ids, users = _codes(dataset.interactions.column(USER_ID))
-        item_ids, items = _codes(dataset.interactions.column(ITEM_ID))
-        pairs = users.astype(np.int64) * len(item_ids) + items
-        held = np.zeros(len(order), bool)
-        held[rows] = True
+        held, order = held_out(dataset), by_age(dataset)
+        rows = order[held[order]]
+        user_ids, users = distinct(dataset.interactions.column(USER_ID))
+        item_ids, items = distinct(dataset.interactions.column(ITEM_ID))
+        pairs = users * len(item_ids) + items
         new = np.unique(pairs[rows][~np.isin(pairs[rows], pairs[~held])])
         owners, starts = np.unique(new // max(1, len(item_ids)), return_index=True)
         if not len(owners):
-            raise DataError(f"dataset {dataset.name}: no new item among the newest events, nothing to be found")
+            raise DataError(f"dataset {dataset.name}: no new item among the held-out events, nothing to be found")
         wanted = np.split(new % len(item_ids), starts[1:])
         chosen = np.sort(np.random.default_rng(seed).permutation(len(owners))[:most_users])
         return cls(
@@ -94,7 +92,7 @@ class HoldoutStore:
 
 def _histories(dataset: Dataset, holdout: Holdout, most: int) -> dict[str, History]:
     """Events of the users, newest first."""
-    order = _order(dataset)
+    order = by_age(dataset)
     kept = order[~np.isin(order, holdout.rows)][::-1]
     table = dataset.interactions.select([USER_ID, ITEM_ID, "value", "time_s"]).take(kept)
     table = table.filter(pc.is_in(table.column(USER_ID), pa.array(holdout.users, pa.string())))  # type: ignore[attr-defined]
@@ -106,18 +104,3 @@ def _histories(dataset: Dataset, holdout: Holdout, most: int) -> dict[str, Histo
             history.values.append(value)
             history.times_s.append(time_s)
     return found
-
-
-def _order(dataset: Dataset) -> np.ndarray:
-    """Positions of the interactions, oldest first; at random, but always the same way, without times."""
-    times = dataset.times
-    if times is None:
-        return np.random.default_rng(0).permutation(len(dataset.interactions))
-    return np.argsort(times, kind="stable")
-
-
-def _codes(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
-    """Distinct values, and the place of each row's among them [n] int64."""
-    encoded = column.combine_chunks().dictionary_encode()
-    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)

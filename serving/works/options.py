@@ -88,7 +88,7 @@ class WarmupOptions(Branch):
 
 
 class EvaluateOptions(Branch):
-    """Offline metrics of releases on the newest events, and their comparison."""
+    """Offline metrics of releases on held-out events, and their comparison."""
 
     versions: tuple[str, ...] = Field(
         default=(), max_length=8, description="releases; absent: the workload's version, or the champion"

@@ -16,6 +16,7 @@ from configs.errors import DataError
 from configs.settings import Settings
 from features.datasets import Dataset, IndexedInteractions
 from features.encoding import Encoder, ItemBatch, UserBatch
+from features.holding_out import train_and_valid
 from pool.repository import open_releases
 from ranking.coarse import CoarseRanker
 from ranking.fine import FineRanker
@@ -37,7 +38,7 @@ from recall.pipeline import (
 from recall.recipes import recipe as recall_recipe
 from recall.tower_units import TowerUnits
 from recall.training import TowerTrainer
-from serving.build import available_from, fitted, held_out
+from serving.build import available_from, fitted
 from serving.works.options import FinetuneOptions
 from serving.works.sources import Source, read
 from serving.works.warm_start import check_weights, read_weights, start_from
@@ -247,7 +248,7 @@ class Training:
 
     def _ranker_data(self) -> RankData:
         if self._rank_data is None:
-            train, valid = held_out(self.rows, self.ranking.rows)
+            train, valid = map(self.rows.take, train_and_valid(self.dataset, self.ranking.rows))
             view = "others" if self.rows.times is None else "earlier"
             events = self.rows if view == "earlier" else None
             self._rank_data = prepare(self.encoder, self.users, self.items, train, valid, view, events)
