@@ -62,7 +62,8 @@ class RankExamples:
         self.odds = _sampling_odds(rows.rows.items, len(items.cat))
         self._epoch, self._order = -1, np.zeros((0, rows.size), np.int64)
         self._per_step = max(1, schedule.groups // schedule.micro)
-        # Groups shift from epoch to epoch, so their number does too; the first epoch's sets the length of all.
+        # Groups shift from epoch to epoch, so their number does too; the first epoch's sets the length of all, and one
+        # that has fewer begins again.
         self.steps_per_epoch = max(1, len(rows.groups(self._rng(0))) // self._per_step)
 
     def draw(self, step: int) -> Example:
@@ -89,7 +90,8 @@ class RankExamples:
         epoch, at = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
             self._epoch, self._order = epoch, self._rows.groups(self._rng(epoch))
-        return self._rows.batch(self._order[at * self._per_step : (at + 1) * self._per_step])
+        wanted = np.arange(at * self._per_step, (at + 1) * self._per_step)
+        return self._rows.batch(self._order.take(wanted, axis=0, mode="wrap"))
 
     def _draw(self, groups: int) -> Tensor:
         """[G, N] int64 items drawn by `_sampling_odds`; N is 0 when nothing needs them."""
