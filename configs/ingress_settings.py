@@ -36,7 +36,7 @@ class IngressSettings(Branch):
         "which should take longer than a deadline: a busy replica is not a hung one",
     )
     stopped_ms: int | None = Field(
-        default=60,
+        default=20,
         ge=1,
         le=60_000,
         description="a replica that a signal has stopped for so long is killed, and its calls given to another; one "

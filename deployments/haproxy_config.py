@@ -22,7 +22,7 @@ INFERENCE = "http-recpool-inference"
 batches form, so replicas are given what comes; answers may take long, and errors are told as Triton tells them."""
 MODEL_CALL_MS, MODEL_LOAD_MS = 60_000, 600_000
 MODEL_INFLIGHT = 4_096
-LEAST_RETRIES = 3
+LEAST_RETRIES, FOUND_DEAD = 3, 4
 HIGH, STATUS = -100, -200
 """Priority classes; the lowest number is taken from the queue first, and 0 is a normal request's."""
 DROPPED = ("log global", "option httplog", "option log-health-checks")
@@ -95,8 +95,8 @@ def rewritten(config: str, rules: Rules, standing_by: Collection[str] = ()) -> s
     servers = [server for server, _ in _servers(config.splitlines()) if server is not None]
     entries = sum(len(_of_replica(server, rules, standing_by)) for server in servers)
     edits = {
-        # Those of a device die together, and each is found dead but once.
-        ("defaults", "retries"): [f"retries {max(LEAST_RETRIES, entries)}"],
+        # Those of a device die together. Each is found dead once by a connection, and by some that were kept open.
+        ("defaults", "retries"): [f"retries {max(LEAST_RETRIES, FOUND_DEAD * entries)}"],
         ("defaults", "timeout server"): _defaults(rules),
         ("defaults", "timeout connect"): [f"timeout connect {rules.connect_ms}ms"],
         ("defaults", "errorfile 502"): [],

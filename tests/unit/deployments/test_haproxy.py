@@ -98,7 +98,7 @@ def test_those_that_stand_by_have_no_weight_and_each_has_a_second_entry_before_t
     assert [server.name for server in replicas(config)] == ["gateway-abc", "gateway-def"]
 
 
-@pytest.mark.parametrize(("count", "shadows", "retries"), [(1, False, 3), (5, False, 5), (1, True, 3), (4, True, 8)])
+@pytest.mark.parametrize(("count", "shadows", "retries"), [(0, False, 3), (1, False, 4), (5, False, 20), (4, True, 32)])
 def test_a_call_may_meet_every_entry_dead_once(tmp_path, count, shadows, retries):
     config = rewritten(generate(tmp_path, tuple(f"r{n}" for n in range(count))), replace(RULES, shadows=shadows))
     assert re.findall(r"^ *retries (\d+)$", config, re.M) == [str(retries)]
