@@ -124,13 +124,15 @@ def _auc(client: httpx.Client, user: str, taste: Taste) -> float:
     """Raises RuntimeError when the ranking is degraded time and again."""
     wanted = set(taste.wanted[user])
     body = {"user_id": user, "item_ids": [*taste.wanted[user], *taste.others[user]], "timeout_ms": 1_000}
+    said = ""
     for _ in range(20):
         reply = client.post("/v1/rank", json=body)
+        said = f"{reply.status_code} {reply.text:.300}"
         if reply.status_code == 200 and not reply.json()["degraded"]:
             order = [item["id"] for item in reply.json()["items"]]
             return auc(np.array([item in wanted for item in order]), -np.arange(len(order), dtype=float))
         time.sleep(0.1)
-    raise RuntimeError(f"/v1/rank of user {user}: {reply.status_code} {reply.text:.300}")
+    raise RuntimeError(f"/v1/rank of user {user}: {said}")
 
 
 def send(live: Live, events: Sequence[dict[str, Any]]) -> None:

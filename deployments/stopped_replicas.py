@@ -19,9 +19,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from deployments.hanging_up import hang_up
 from deployments.haproxy_config import BACKEND_PREFIX
 
-LOOK_EVERY_S = 0.02
+LOOK_EVERY_S = 0.01
 SEEK_EVERY_S = 1.0
 """Between two searches for a replica that was not found: it may not listen yet, or be on another node."""
 STOPPED, LISTENING = b"T", "0A"
@@ -94,7 +95,7 @@ class StoppedWatch:
             self._sought_s = now_s
             self._seek()
         for port, watched in self._replicas.items():
-            self._replicas[port] = [each for each in watched if self._check(each, now_s)]
+            self._replicas[port] = [each for each in watched if self._check(each, now_s, port)]
         self._others = [each for each in self._others if self._check(each, now_s)]
 
     def close(self) -> None:
@@ -102,8 +103,8 @@ class StoppedWatch:
             each.close()
         self._others, self._replicas = [], {}
 
-    def _check(self, watched: Watched, now_s: float) -> bool:
-        """Whether it has to be looked at again."""
+    def _check(self, watched: Watched, now_s: float, port: int | None = None) -> bool:
+        """Whether it has to be looked at again; ``port``: where those who wait for it are connected."""
         try:
             if not watched.is_stopped():
                 watched.stopped_s = None
@@ -111,6 +112,8 @@ class StoppedWatch:
             watched.stopped_s = now_s if watched.stopped_s is None else watched.stopped_s
             if now_s - watched.stopped_s < self._after_s:
                 return True
+            if port is not None:
+                hang_up(watched.pid, port)
             signal.pidfd_send_signal(watched.handle, signal.SIGKILL)
             self._tell(f"{watched.pid} was ended: a signal had stopped it {now_s - watched.stopped_s:.3f} s ago")
         except OSError:  # it has ended by itself
