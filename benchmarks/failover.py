@@ -4,6 +4,7 @@ The split service runs for real, with two replicas of each stage and of the gate
 Again and again one replica, chosen at random, breaks at a random moment; of each such trial the figure is the
 worst wait (`benchmarks.trials`).
 
+``python -m benchmarks.failover stage`` breaks stages alone, ``gateway`` gateways alone; either takes half of the time.
 A next trial begins when every deployment that it needs is whole again; what breaks is spread over the
 deployments, so that one is broken while the others recover.
 """
@@ -14,8 +15,10 @@ import os
 import random
 import signal
 import sqlite3
+import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -28,7 +31,11 @@ from benchmarks.trials import KILL, STOP, TIMEOUT_MS, WINDOW_S, Fault, Findings,
 from configs.settings import STAGES
 
 GATEWAY = "gateway"
-KINDS = [("stage", kind) for kind in (KILL, STOP, STALL, RAISE)] + [(GATEWAY, kind) for kind in (KILL, STOP, STALL)]
+Kinds = Sequence[tuple[str, str]]
+"""Where something breaks, and how."""
+KINDS: Kinds = [
+    *(("stage", kind) for kind in (KILL, STOP, STALL, RAISE)), *((GATEWAY, kind) for kind in (KILL, STOP, STALL))
+]  # fmt: skip
 TRIALS, QUICK_TRIALS = 100, 3
 RATE_PER_S = 20.0
 """Little beside what the split service sustains: restarts keep one of two cores busy for seconds each."""
@@ -47,12 +54,12 @@ FLOOR_MS, STALL_FLOOR_MS = 200, 1_200
 class Breaker:
     """Breaks one replica after the other while the load goes on."""
 
-    def __init__(self, live: Live, per_kind: int, seed: int):
+    def __init__(self, live: Live, kinds: Kinds, per_kind: int, seed: int):
         self._live = live
         self._random = random.Random(seed)
         self._left = [
             (where, kind, STAGES[i % len(STAGES)] if where == "stage" else GATEWAY)
-            for where, kind in KINDS
+            for where, kind in kinds
             for i in range(per_kind)
         ]
         self._random.shuffle(self._left)
@@ -112,18 +119,19 @@ def impressions(live: Live) -> Counter[str]:
         return Counter(orjson.loads(payload)["scene"] for (payload,) in rows)
 
 
-def measure(live: Live, per_kind: int, block_s: float) -> Findings:
+def measure(live: Live, kinds: Kinds, per_kind: int, block_s: float) -> Findings:
     """Break replicas of a running service, ``per_kind`` times in each way."""
-    findings = under_load(live, Breaker(live, per_kind, seed=7), RATE_PER_S, block_s, LASTS_S[GATEWAY] + WINDOW_S)
+    breaker = Breaker(live, kinds, per_kind, seed=7)
+    findings = under_load(live, breaker, RATE_PER_S, block_s, LASTS_S[GATEWAY] + WINDOW_S)
     time.sleep(2.0)  # impressions are written behind the requests
     findings.impressions = impressions(live)
     return findings
 
 
-def report(findings: Findings) -> None:
+def report(findings: Findings, kinds: Kinds) -> None:
     figures: dict[str, Any] = {}
     floors: list[Floor] = []
-    for where, kind in KINDS:
+    for where, kind in kinds:
         figures[f"{where} {kind}"] = found = summed_up(findings.trials[where, kind])
         limit = STALL_FLOOR_MS if (where, kind) == (GATEWAY, STALL) else FLOOR_MS
         floors.append(Floor(f"{where} {kind}: p99 of the worst wait, ms", found["p99_ms"], limit, "lower"))
@@ -146,11 +154,16 @@ def report(findings: Findings) -> None:
     print_report("failover", figures | totals, floors)
 
 
-def main() -> None:
+def main(*places: str) -> None:
+    """Raises SystemExit for a place that is none."""
+    if unknown := set(places) - {where for where, _ in KINDS}:
+        raise SystemExit(f"no such place: {sorted(unknown)}; there are stage and {GATEWAY}")
+    kinds = [each for each in KINDS if not places or each[0] in places]
+    per_kind, block_s = (QUICK_TRIALS, QUICK_BLOCK_S) if is_quick() else (TRIALS, BLOCK_S)
     with live_service("split", program="benchmarks.failover_app") as live:
-        findings = measure(live, QUICK_TRIALS if is_quick() else TRIALS, QUICK_BLOCK_S if is_quick() else BLOCK_S)
-    report(findings)
+        findings = measure(live, kinds, per_kind, block_s)
+    report(findings, kinds)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

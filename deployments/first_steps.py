@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from pool.gate import cpu
 
-NICE = 10
-"""A ninth of the weight of one that serves (sched(7)): on a full machine it still gets ready, if later."""
+NICE = 5
+"""A third of the weight of one that serves (sched(7)): on a machine that lacks replicas they still get ready, if later."""
 IMPORT_PATH = "deployments.first_steps:done"
 
 

@@ -51,7 +51,7 @@ def test_sockets_stay_below_the_home_unless_its_path_is_too_long():
     assert long.ray != other.ray
 
 
-@pytest.mark.parametrize(("may_rise", "nice"), [(True, "10"), (False, "0")])
+@pytest.mark.parametrize(("may_rise", "nice"), [(True, "5"), (False, "0")])
 def test_processes_start_at_a_lower_rank_only_where_they_can_leave_it_again(monkeypatch, may_rise, nice):
     monkeypatch.setattr(cpu, "may_rise", lambda: may_rise)
     variables = cluster_environment(build_settings({}), Folders(Path("/h")), PORTS)
