@@ -10,7 +10,7 @@ from __future__ import annotations
 from pool.gate import cpu
 
 NICE = 5
-"""A third of the weight of one that serves (sched(7)): on a machine that lacks replicas they still get ready, if later."""
+"""A third of the weight of one that serves (sched(7)): where replicas are missing they still get ready, if later."""
 IMPORT_PATH = "deployments.first_steps:done"
 
 
