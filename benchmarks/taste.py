@@ -1,12 +1,12 @@
 """From events to a better release in production, with the service under load all along.
 
-A change of taste is planted: some users come to like some items that nothing connected before, each another half of
-them. Their likes come as events; then a fine-tune is sent by ``ray job submit``, which adds the events to the dataset,
-trains in the pool from the champion's weights, and rolls its release out through gate, shadow and canary. The figure
-is how well each user's *other* half, of which no event tells, is ranked above items that are as popular as they
-were and that the user never met: by the old release before the events, by the old release with the events in its
-users' histories, and by the new one. Users without such events are asked, too: what they see of the new taste is what
-any newly popular item would gain.
+A change of taste is planted: of two sets of items that nothing connected before, some users come to like one and
+dislike the other, and as many users the other way round; each tells of another half of either set. Their ratings
+come as events; then a fine-tune is sent by ``ray job submit``, which adds the events to the dataset, trains in the
+pool from the champion's weights, and rolls its release out through gate, shadow and canary. The figure is how well the
+rest of the liked set, of which no event tells, is ranked above the rest of the other: by the old release before the
+events, by the old release with the events in its users' histories, and by the new one. What is
+the same for everybody helps nobody here; users without such events, who are asked for the first set, stay as they were.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ BEFORE_S, QUICK_BEFORE_S = 30.0, 8.0
 USERS, QUICK_USERS = 300, 150
 ASKED = 100
 """Users of each kind whose ranking is looked at."""
-ITEMS, OTHERS = 60, 90
+ITEMS = 60
+"""Of each set."""
 POPULAR = (50, 300)
-"""Events that an item of either kind has already."""
-EPOCHS = 2
+"""Events that an item has already."""
+LIKED, DISLIKED = 5.0, 1.0
+EPOCHS = 3
 ROWS, QUICK_ROWS = 100_000, 30_000
 BATCH = 50
 LONGEST_S = 1_500.0
@@ -54,13 +56,13 @@ class Taste:
     """What was planted.
 
     Attributes:
-        likes: for each changed user, the items of their events.
-        wanted: for each user who is asked, items of the new taste without an event of theirs.
-        others: the same of other items.
+        ratings: for each changed user, what their events say of items.
+        wanted: for each user who is asked, items of the liked set that no event of theirs names.
+        others: the same of the other set.
         changed: of those who are asked, the ones with events.
     """
 
-    likes: dict[str, list[str]]
+    ratings: dict[str, dict[str, float]]
     wanted: dict[str, list[str]]
     others: dict[str, list[str]]
     changed: list[str]
@@ -71,25 +73,40 @@ class Taste:
         names, places = distinct(dataset.interactions.column(ITEM_ID))
         counts = np.bincount(places, minlength=len(names))
         middling = np.flatnonzero((counts >= POPULAR[0]) & (counts <= POPULAR[1]))
-        chosen = [names[place] for place in rng.permutation(middling)[: ITEMS + OTHERS]]
-        liked, others = chosen[:ITEMS], chosen[ITEMS:]
+        chosen = [names[place] for place in rng.permutation(middling)[: 2 * ITEMS]]
+        sets = chosen[:ITEMS], chosen[ITEMS:]
         everybody = dataset.users.column(USER_ID).to_pylist()
         drawn = [everybody[place] for place in rng.permutation(len(everybody))[: users + ASKED]]
-        met = _met(dataset, drawn)
-        likes = {user: [liked[place] for place in rng.permutation(ITEMS)[: ITEMS // 2]] for user in drawn[:users]}
-        asked = [*drawn[:ASKED], *drawn[users:]]
-        return cls(
-            likes,
-            {user: [i for i in liked if i not in met[user] and i not in likes.get(user, ())] for user in asked},
-            {user: [i for i in others if i not in met[user]] for user in asked},
-            drawn[:ASKED],
-        )
+        likes = {user: sets if number % 2 else sets[::-1] for number, user in enumerate(drawn[:users])}
+        ratings = {
+            user: {
+                items[place]: value
+                for items, value in zip(pair, (LIKED, DISLIKED), strict=True)
+                for place in rng.permutation(ITEMS)[: ITEMS // 2]
+            }
+            for user, pair in likes.items()
+        }
+        asked, met = [*drawn[:ASKED], *drawn[users:]], _met(dataset, drawn)
+        for user in ratings:
+            met[user] |= ratings[user].keys()
+        rest = [
+            {user: [i for i in likes.get(user, sets)[side] if i not in met[user]] for user in asked} for side in (0, 1)
+        ]
+        return cls(ratings, rest[0], rest[1], drawn[:ASKED])
 
     def events(self) -> list[dict[str, Any]]:
-        pairs = [(user, item) for user, items in self.likes.items() for item in items]
+        """In a random order, so that none of a user's are the newest."""
+        told = [(user, item, value) for user, items in self.ratings.items() for item, value in items.items()]
+        order = np.random.default_rng(0).permutation(len(told))
         return [
-            {"event_id": f"taste-{n}", "kind": "rating", "value": 5.0, "user_id": user, "item_id": item}
-            for n, (user, item) in enumerate(pairs)
+            {
+                "event_id": f"taste-{n}",
+                "kind": "rating",
+                "value": told[n][2],
+                "user_id": told[n][0],
+                "item_id": told[n][1],
+            }
+            for n in order.tolist()
         ]
 
 
@@ -104,7 +121,7 @@ def _met(dataset: Dataset, users: Sequence[str]) -> dict[str, set[str]]:
 
 @dataclass(frozen=True)
 class Ranked:
-    """AUC of the new taste's items over the others, the mean of users: those who changed, and the rest."""
+    """AUC of one set's items over the other's, the mean of users: those who changed, and the rest."""
 
     changed: float
     unchanged: float
@@ -196,7 +213,7 @@ def report(stages: list[dict[str, Any]], ranked: dict[str, Ranked], said: list[d
     print_table(COLUMNS, [[row[name] for name in COLUMNS] for row in stages])
     for line in (each["message"] for each in said if each["event"] == "rollout"):
         print(line)
-    print("\nAUC of the new taste's items that no event names, over others")
+    print("\nAUC of the liked set's items that no event names, over the other set's")
     print_table(
         ("", "changed users", "others"), [[name, each.changed, each.unchanged] for name, each in ranked.items()]
     )

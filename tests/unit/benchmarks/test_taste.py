@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from benchmarks.taste import ITEMS, OTHERS, Taste
+from benchmarks.taste import DISLIKED, ITEMS, LIKED, Taste
 from features.datasets import Dataset
 from features.schema import ITEM_ID, TIME, USER_ID, VALUE, FeatureSchema
 
@@ -27,8 +27,12 @@ def data() -> Dataset:
     return Dataset("d", FeatureSchema(), pa.table(columns), ids[USER_ID], ids[ITEM_ID])
 
 
-def test_no_event_names_what_is_asked_for(data):
-    taste = Taste.plant(data, 150)
+@pytest.fixture(scope="module")
+def taste(data) -> Taste:
+    return Taste.plant(data, 150)
+
+
+def test_no_event_names_what_is_asked_for(data, taste):
     met = set(
         zip(data.interactions.column(USER_ID).to_pylist(), data.interactions.column(ITEM_ID).to_pylist(), strict=True)
     )
@@ -38,23 +42,32 @@ def test_no_event_names_what_is_asked_for(data):
         assert not met & {(user, item) for item in (*taste.wanted[user], *taste.others[user])}
 
 
-def test_changed_users_like_halves_of_one_set_of_middling_items(data):
-    taste = Taste.plant(data, 150)
-    liked = {item for items in taste.likes.values() for item in items}
-    assert len(liked) == ITEMS and all(len(items) == ITEMS // 2 for items in taste.likes.values())
-    assert len({tuple(items) for items in taste.likes.values()}) == len(taste.likes) == 150
-    others = {item for items in taste.others.values() for item in items}
-    assert len(others) == OTHERS and not others & liked
-    assert {int(item[1:]) for item in liked | others} <= set(range(200))
+def test_one_half_of_the_users_likes_what_the_other_half_dislikes(taste):
+    liked = {user: {i for i, v in told.items() if v == LIKED} for user, told in taste.ratings.items()}
+    disliked = {user: {i for i, v in told.items() if v == DISLIKED} for user, told in taste.ratings.items()}
+    sets = {user: (min(liked[user]) in liked_set(taste), len(liked[user]), len(disliked[user])) for user in liked}
+    assert sorted(set(sets.values())) == [(False, ITEMS // 2, ITEMS // 2), (True, ITEMS // 2, ITEMS // 2)]
+    assert sum(first for first, _, _ in sets.values()) == 75
+    assert all(not liked[user] & disliked[user] for user in liked)
 
 
-def test_users_without_events_are_asked_too(data):
-    taste = Taste.plant(data, 150)
-    assert set(taste.changed) <= set(taste.likes)
+def liked_set(taste: Taste) -> set[str]:
+    """The set that those who are asked without events are asked for."""
+    return {item for user, items in taste.wanted.items() if user not in taste.ratings for item in items}
+
+
+def test_both_sets_are_middling_items(taste):
+    others = {item for user, items in taste.others.items() if user not in taste.ratings for item in items}
+    assert len(liked_set(taste)) == len(others) == ITEMS and not others & liked_set(taste)
+    assert {int(item[1:]) for item in liked_set(taste) | others} <= set(range(200))
+
+
+def test_users_without_events_are_asked_too(taste):
+    assert set(taste.changed) <= set(taste.ratings)
     unchanged = set(taste.wanted) - set(taste.changed)
-    assert len(unchanged) == len(taste.changed) == 100 and not unchanged & set(taste.likes)
+    assert len(unchanged) == len(taste.changed) == 100 and not unchanged & set(taste.ratings)
 
 
-def test_every_event_has_its_own_id(data):
-    events = Taste.plant(data, 150).events()
-    assert len({event["event_id"] for event in events}) == len(events) == 150 * ITEMS // 2
+def test_every_event_has_its_own_id(taste):
+    events = taste.events()
+    assert len({event["event_id"] for event in events}) == len(events) == 150 * ITEMS
