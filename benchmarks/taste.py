@@ -5,8 +5,8 @@ dislike the other, and as many users the other way round; each tells of another 
 come as events; then a fine-tune is sent by ``ray job submit``, which adds the events to the dataset, trains in the
 pool from the champion's weights, and rolls its release out through gate, shadow and canary. The figure is how well the
 rest of the liked set, of which no event tells, is ranked above the rest of the other: by the old release before the
-events, by the old release with the events in its users' histories, and by the new one. What is
-the same for everybody helps nobody here; users without such events, who are asked for the first set, stay as they were.
+events, by the old release with the events in its users' histories, and by the new one. What is the same for everybody
+helps nobody here; users without such events, who are asked for the first set, should stay as they were.
 """
 
 from __future__ import annotations

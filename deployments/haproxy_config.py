@@ -23,6 +23,7 @@ batches form, so replicas are given what comes; answers may take long, and error
 MODEL_CALL_MS, MODEL_LOAD_MS = 60_000, 600_000
 MODEL_INFLIGHT = 4_096
 LEAST_RETRIES, FOUND_DEAD = 3, 4
+"""Of a call; and how often it may find each entry dead."""
 HIGH, STATUS = -100, -200
 """Priority classes; the lowest number is taken from the queue first, and 0 is a normal request's."""
 DROPPED = ("log global", "option httplog", "option log-health-checks")

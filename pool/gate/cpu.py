@@ -34,7 +34,7 @@ class CpuSeat:
     Attributes:
         threads: that its numerical libraries use.
         is_first_rank: whether the kernel took the scheduling class of its priority; False only where this process
-            had been idle before and the kernel does not let it back (without CAP_SYS_NICE or RLIMIT_NICE).
+            had a lower one before and the kernel does not let it back (without CAP_SYS_NICE or RLIMIT_NICE).
     """
 
     cores: tuple[int, ...]

@@ -99,7 +99,7 @@ def test_those_that_stand_by_have_no_weight_and_each_has_a_second_entry_before_t
 
 
 @pytest.mark.parametrize(("count", "shadows", "retries"), [(0, False, 3), (1, False, 4), (5, False, 20), (4, True, 32)])
-def test_a_call_may_meet_every_entry_dead_once(tmp_path, count, shadows, retries):
+def test_a_call_may_meet_every_entry_dead_several_times(tmp_path, count, shadows, retries):
     config = rewritten(generate(tmp_path, tuple(f"r{n}" for n in range(count))), replace(RULES, shadows=shadows))
     assert re.findall(r"^ *retries (\d+)$", config, re.M) == [str(retries)]
 
