@@ -27,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from deployments.haproxy_config import BACKEND_PREFIX, Rules, rewritten
-from deployments.stopped_replicas import LOOK_EVERY_S, StoppedWatch, listeners, replica_ports
+from deployments.stopped_replicas import LOOK_EVERY_S, StoppedWatch, listeners, listening, replica_ports
 
 CURRENT, STAND_IN = "current.pid", "stand-in"
 """Files beside the configuration: which HAProxy is meant to run, and what belongs to the stand-in.
@@ -41,8 +41,12 @@ WATCH_LOG = "watch.log"
 LONGEST_S = 120.0
 """How long a stand-in serves at most: by then Serve has started another, or was told to stop."""
 FAILED_START_S = 1.0
-"""HAProxy that ends sooner never served, and a stand-in would not either."""
+"""A stand-in that ends sooner may never have served."""
+FAILED_STARTS = 3
+"""After so many of them in a row the configuration is given up."""
+RETRY_S = 0.1
 ADMIN_SOCKET = re.compile(r"^( *stats socket )(\S+)", re.MULTILINE)
+BIND = re.compile(r"^ *bind \S*:(\d+)", re.MULTILINE)
 
 
 def main(rules_file: str, *arguments: str) -> None:
@@ -53,12 +57,14 @@ def main(rules_file: str, *arguments: str) -> None:
     words = list(arguments)
     if "-f" in words and "-c" not in words:
         config = Path(words[words.index("-f") + 1])
-        handed_over = [] if "-sf" in words else successor_of(config)
+        words, is_reload = without_the_dead(words, config)
+        handed_over = [] if is_reload else successor_of(config)
         text = rewritten(config.read_text(encoding="utf-8"), rules, standing_by(Path(rules_file).parent))
-        config.write_text(with_routes(text, config.parent / ROUTED, bool(handed_over)), encoding="utf-8")
+        text = with_routes(text, config.parent / ROUTED, bool(handed_over))
+        config.write_text(text, encoding="utf-8")
         words += handed_over
-        (config.parent / CURRENT).write_text(str(os.getpid()))
-        leave_guard(config, rules)
+        write_pid(config.parent / CURRENT, os.getpid())
+        leave_guard(config, text, rules)
     os.execv(rules.binary, [rules.binary, *words])
 
 
@@ -84,6 +90,18 @@ def with_routes(text: str, routed: Path, is_handed_over: bool) -> str:
         if is_handed_over or listeners(replica_ports(before)):
             return before
     return text
+
+
+def without_the_dead(words: list[str], config: Path) -> tuple[list[str], bool]:
+    """The arguments, and whether HAProxy takes over from one that Serve started and that is alive.
+
+    If the one that Serve names has died, there is nobody to get the sockets from, and HAProxy would give up.
+    """
+    if "-sf" not in words:
+        return words, False
+    began = words.index("-sf")  # Serve puts it last: the one that serves, others that finish what they have, the socket
+    alive = is_haproxy(int(words[began + 1]), config)
+    return (words if alive else words[:began]), alive
 
 
 def successor_of(config: Path) -> list[str]:
@@ -118,7 +136,7 @@ def stand_in_config(config: Path) -> Path:
     return config.parent / f"{STAND_IN}.cfg"
 
 
-def leave_guard(config: Path, rules: Rules) -> None:
+def leave_guard(config: Path, text: str, rules: Rules) -> None:
     """Fork a guard of this process that is nobody's child; it stays in the session, by which it is found and ended."""
     guarded = os.getpid()
     child = os.fork()
@@ -128,38 +146,43 @@ def leave_guard(config: Path, rules: Rules) -> None:
     if os.fork() == 0:
         # Ray ends the process group of an actor that is gone; guard and stand-in have to outlive Serve's.
         os.setpgid(0, 0)
-        guard(guarded, config, rules)
+        guard(guarded, config, text, rules)
     os._exit(0)
 
 
-def guard(pid: int, config: Path, rules: Rules) -> None:
-    """Wait for the end of a HAProxy and, if it is still the one meant to run, have a stand-in serve for it."""
-    began_s = time.monotonic()
+def guard(pid: int, config: Path, text: str, rules: Rules) -> None:
+    """Wait for the end of a HAProxy and, while it is still the one meant to run, have stand-ins serve for it.
+
+    They get the configuration that it had, ``text``: Serve may be writing another one over it.
+
+    One that could not take its predecessor's place has ended, too, and the predecessor's guard is not responsible any
+    more: as long as somebody else listens, this one waits for the end of that.
+    """
     current = config.parent / CURRENT
-    watch = StoppedWatch(replica_ports(config.read_text(encoding="utf-8")), rules.stopped_ms / 1000, _logger(config))
+    ports = {int(port) for port in BIND.findall(text)}
+    watch = StoppedWatch(replica_ports(text), rules.stopped_ms / 1000, _logger(config))
     watch.add(pid)
     await_end(pid, None, watch.look)
-    end_s = time.monotonic() + LONGEST_S
-    if time.monotonic() - began_s < FAILED_START_S:
-        return
-    while _read_pid(current) == pid and time.monotonic() < end_s:
+    failed, end_s = 0, time.monotonic() + LONGEST_S
+    while _read_pid(current) == pid and time.monotonic() < end_s and failed < FAILED_STARTS:
+        if ports <= {port for port, _ in listening()}:
+            time.sleep(RETRY_S)
+            continue
         started_s = time.monotonic()
-        stand_in = start_stand_in(config, rules.binary)
+        stand_in = start_stand_in(config, text, rules.binary)
         watch.add(stand_in)
         if not await_end(stand_in, end_s - time.monotonic(), watch.look):
             os.kill(stand_in, signal.SIGUSR1)  # finish what it has, take nothing new
         os.waitpid(stand_in, 0)
-        if time.monotonic() - started_s < FAILED_START_S:
-            return
+        failed = failed + 1 if time.monotonic() - started_s < FAILED_START_S else 0
 
 
-def start_stand_in(config: Path, binary: str) -> int:
+def start_stand_in(config: Path, text: str, binary: str) -> int:
     """Its process id."""
     ours = stand_in_config(config)
-    text = config.read_text(encoding="utf-8")
     ours.write_text(ADMIN_SOCKET.sub(rf"\g<1>{config.parent / STAND_IN}.s", text, count=1), encoding="utf-8")
     pid = os.posix_spawn(binary, [binary, "-db", "-f", str(ours)], dict(os.environ))
-    (config.parent / f"{STAND_IN}.pid").write_text(str(pid))
+    write_pid(config.parent / f"{STAND_IN}.pid", pid)
     return pid
 
 
@@ -190,6 +213,13 @@ def _logger(config: Path) -> Callable[[str], None]:
             log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {what}\n")
 
     return tell
+
+
+def write_pid(file: Path, pid: int) -> None:
+    """At once, so that nobody reads half of it."""
+    draft = file.with_suffix(f".{os.getpid()}")
+    draft.write_text(str(pid))
+    draft.replace(file)
 
 
 def _read_pid(file: Path) -> int | None:

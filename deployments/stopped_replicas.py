@@ -145,7 +145,7 @@ def replica_ports(config: str) -> frozenset[int]:
 def listeners(ports: Iterable[int]) -> dict[int, list[int]]:
     """Process ids by port, of those processes of this session that listen there."""
     wanted = set(ports)
-    sockets = {f"socket:[{inode}]": port for port, inode in _listening() if port in wanted}
+    sockets = {f"socket:[{inode}]": port for port, inode in listening() if port in wanted}
     found: dict[int, list[int]] = {}
     for pid in _session() if sockets else ():
         for port in {sockets[name] for name in _open_files(pid) if name in sockets}:
@@ -153,7 +153,7 @@ def listeners(ports: Iterable[int]) -> dict[int, list[int]]:
     return found
 
 
-def _listening() -> Iterator[tuple[int, str]]:
+def listening() -> Iterator[tuple[int, str]]:
     """Port and inode of each socket that listens on this machine."""
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with suppress(OSError):

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from deployments.haproxy import ANSWER_RESERVE_MS
+from deployments.haproxy_launcher import is_haproxy
 from features.event_log import SqliteEventLog
 from serving.schemas import MAX_TIMEOUT_MS
 from tests.e2e.conftest import replicas
@@ -91,9 +92,13 @@ def test_calls_that_a_hung_gateway_holds_are_answered_by_another_and_recorded_on
     await_gateways(service, wanted)  # so that the tests that follow find the service as it was
 
 
-def test_haproxy_that_died_is_started_again(service, client):
-    for process in service.cluster.members():
-        if process.name() == "haproxy":
+def haproxies(service) -> list[psutil.Process]:
+    return [p for p in service.cluster.members() if p.name() == "haproxy"]
+
+
+def test_haproxy_that_died_is_stood_in_for_and_started_again(service, client):
+    for process in haproxies(service):
+        with suppress(psutil.NoSuchProcess):  # one that finishes what it has, and has
             process.kill()
     status, until_s = None, time.monotonic() + PATIENCE_S
     while status != 200 and time.monotonic() < until_s:
@@ -102,3 +107,7 @@ def test_haproxy_that_died_is_started_again(service, client):
         except httpx.HTTPError:
             time.sleep(0.1)
     assert status == 200, f"nothing answers {PATIENCE_S} s after HAProxy died"
+    (config,) = service.cluster.folders.haproxy.glob("*/haproxy.cfg")  # Serve's own, not a stand-in's
+    while not any(is_haproxy(process.pid, config) for process in haproxies(service)):
+        assert time.monotonic() < until_s, f"Serve has started no other {PATIENCE_S} s after HAProxy died"
+        time.sleep(0.2)

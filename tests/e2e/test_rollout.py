@@ -21,11 +21,11 @@ QUICK = ("--begin-with", "shadow", "--hold-s", "1", "--least-requests", "5", "--
 
 
 class Callers:
-    """Asks for one user after the other, all the time."""
+    """Asks for one user after the other, all the time; a call without an answer counts as a status of its error."""
 
     def __init__(self, address: str):
         self._address, self._ended = address, threading.Event()
-        self.statuses: Counter[int] = Counter()
+        self.statuses: Counter[int | str] = Counter()
         self.releases: Counter[str] = Counter()
         self.lengths: Counter[int] = Counter()
         self._thread = threading.Thread(target=self._ask, daemon=True)
@@ -36,7 +36,11 @@ class Callers:
             while not self._ended.wait(PAUSE_S):
                 number += 1
                 body = {"user_id": f"пользователь/{number % USERS}", "k": 5, "exclude_seen": False, "timeout_ms": 1_000}
-                reply = client.post("/v1/recommend", json=body)
+                try:
+                    reply = client.post("/v1/recommend", json=body)
+                except httpx.TransportError as error:
+                    self.statuses[f"{time.strftime('%X')} {error!r}"] += 1
+                    continue
                 self.statuses[reply.status_code] += 1
                 if reply.status_code == 200:
                     said = reply.json()

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 
 from configs.ingress_settings import IngressSettings
 from deployments import processes
 from deployments.haproxy import LAUNCHER
-from deployments.haproxy_launcher import FAILED_START_S, WATCH_LOG
+from deployments.haproxy_launcher import FAILED_STARTS, WATCH_LOG
 from serving.schemas import MAX_TIMEOUT_MS
 from tests.integration.ingress import CALL, CALM, PROCESS, Replica, at_once, dies, end, hangs, header, ingress, until
 
@@ -165,30 +166,53 @@ async def test_a_call_that_waited_too_long_is_told_so_as_every_refusal_is(tmp_pa
     assert error == {"type": "Unavailable", "field": None}
 
 
+async def test_haproxy_that_kept_its_place_against_a_failed_successor_is_stood_in_for(tmp_path):
+    async with ingress(tmp_path, [Replica(at_once)]) as client:
+
+        async def answers() -> bool:
+            return await is_answered(client)
+
+        (first,) = haproxies(tmp_path)
+        take_over = ["-sf", str(first), "-x", tmp_path / "nowhere"]
+        assert subprocess.run([tmp_path / LAUNCHER, "-db", "-f", tmp_path / "haproxy.cfg", *take_over]).returncode
+        assert await answers()
+        await kill_haproxy(tmp_path)
+        await until(answers, True)
+
+
 def haproxies(folder: Path) -> set[int]:
     return {process.pid for process in processes.daemons_using(folder)}
 
 
-async def test_haproxy_that_is_killed_is_stood_in_for_until_its_successor_takes_over(tmp_path):
+async def kill_haproxy(folder: Path) -> None:
+    (victim,) = haproxies(folder)
+    psutil.Process(victim).kill()
+
+
+async def is_answered(client: httpx.AsyncClient) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return (await client.post(**CALL)).status_code == 200
+    return False
+
+
+@pytest.mark.parametrize("reload", [False, True])
+async def test_haproxy_that_is_killed_is_stood_in_for_until_its_successor_takes_over(tmp_path, reload):
+    """The successor is that of a new actor, or of one that does not know yet that it died."""
     async with ingress(tmp_path, [Replica(at_once)]) as client:
 
         async def answers() -> bool:
-            with contextlib.suppress(httpx.TransportError):
-                return (await client.post(**CALL)).status_code == 200
-            return False
+            return await is_answered(client)
 
         (first,) = haproxies(tmp_path)
-        await asyncio.sleep(FAILED_START_S)  # one that ends sooner is one that never served
-        for _ in range(2):  # a stand-in is stood in for as well
-            (victim,) = haproxies(tmp_path)
-            psutil.Process(victim).kill()
+        for _ in range(FAILED_STARTS):  # a stand-in is stood in for as well, however short it lived
+            await kill_haproxy(tmp_path)
             await until(answers, True)
-            await asyncio.sleep(FAILED_START_S)
         assert not await is_served_by(tmp_path / "s", first)  # so that Serve starts another
 
         config = tmp_path / "haproxy.cfg"
         config.write_text(without_routes(config.read_text()))  # all that Serve knows at first
-        successor = subprocess.Popen([tmp_path / LAUNCHER, "-db", "-f", tmp_path / "haproxy.cfg"])
+        from_first = ["-sf", str(first), "-x", tmp_path / "s"] if reload else []
+        successor = subprocess.Popen([tmp_path / LAUNCHER, "-db", "-f", tmp_path / "haproxy.cfg", *from_first])
         try:
             for _ in range(100):
                 assert await answers()
