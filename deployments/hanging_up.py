@@ -1,61 +1,85 @@
-"""Hangs up for a process that is going to be killed, so that those who wait for it learn of it at once.
+"""Hangs up for a process that is dying or about to be killed, so that those who wait for it learn of it at once.
 
 The kernel frees the memory of a process that dies before it closes its files: one with a gigabyte keeps its
-connections for more than a tenth of a second after its death, and the kernel accepts new ones for it meanwhile. A copy
-of a descriptor (pidfd_getfd(2), Linux 5.6) is enough to shut a connection down; those of a process that is dying
-already are not given out. Where the kernel does not permit that (ptrace(2)), connections end with the process.
+connections for more than a tenth of a second after its death, and the kernel accepts new ones for it meanwhile.
+Sockets may be closed from outside (SOCK_DESTROY of sock_diag(7), as `ss --kill` does), whatever their owner is up to.
+That takes CAP_NET_ADMIN and a kernel with CONFIG_INET_DIAG_DESTROY; without them connections end with the process.
 
 Only the standard library is used, as in all that the guard of HAProxy runs.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import socket
+import struct
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
-PIDFD_GETFD = 438
-"""The system call's number, the same on every architecture."""
-_libc = ctypes.CDLL(None, use_errno=True)
+TABLES = {"/proc/net/tcp": socket.AF_INET, "/proc/net/tcp6": socket.AF_INET6}
+LISTENING, GONE = "0A", {"06", "07"}
+"""States as the tables have them (proc(5)); TIME_WAIT and CLOSE are nobody's any more."""
+NETLINK_SOCK_DIAG, SOCK_DESTROY, REQUEST_AND_ACK = 4, 21, 0x1 | 0x4
+HEADER = struct.Struct("=IHHII")
+"""Of a netlink message: length, type, flags, sequence, port."""
+REQUEST = struct.Struct("=BBxxI2s2s16s16sIII")
+"""Family, protocol, states, the two ports and addresses, interface, and an unknown cookie (linux/inet_diag.h)."""
+ANY, UNKNOWN = 0xFFFFFFFF, 0xFFFFFFFF
 
 
-def hang_up(pid: int, port: int) -> int:
-    """Shut down the process's TCP sockets on this port, the one that listens first; returns how many there were.
+@dataclass(frozen=True)
+class TcpSocket:
+    """As the kernel's tables have it: ports in network order, addresses padded to 16 bytes."""
 
-    Never raises: a process that is gone, or that the kernel lets nobody look into, has none.
+    family: int
+    state: str
+    inode: str
+    near: tuple[bytes, bytes]
+    far: tuple[bytes, bytes]
+
+    @property
+    def port(self) -> int:
+        return int.from_bytes(self.near[1], "big")
+
+
+def tcp_sockets() -> Iterator[TcpSocket]:
+    """Each TCP socket of this network namespace."""
+    for table, family in TABLES.items():
+        with suppress(OSError):
+            for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
+                fields = line.split()
+                yield TcpSocket(family, fields[3], fields[9], _endpoint(fields[1]), _endpoint(fields[2]))
+
+
+def hang_up(port: int) -> int:
+    """Close the TCP sockets that have this port on their side, the one that listens first; returns how many there were.
+
+    Never raises: where the kernel does not let this process close them, none is.
     """
-    sockets = sorted(_sockets(pid, port), key=_listens, reverse=True)
-    for each in sockets:
-        with each, suppress(OSError):  # it may be closed meanwhile
-            each.shutdown(socket.SHUT_RDWR)
-    return len(sockets)
+    found = [each for each in tcp_sockets() if each.port == port and each.state not in GONE]
+    closed = 0
+    with suppress(OSError), socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
+        for each in sorted(found, key=lambda one: one.state != LISTENING):
+            kernel.send(_destroying(each))
+            closed += _error_in(kernel.recv(4096)) == 0
+    return closed
 
 
-def _sockets(pid: int, port: int) -> Iterator[socket.socket]:
-    with suppress(OSError):
-        handle = os.pidfd_open(pid)
-        try:
-            for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208 - names are all that is wanted
-                with suppress(OSError):
-                    if os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:"):  # noqa: PTH115
-                        copy = socket.socket(fileno=_copied(handle, int(name)))
-                        if copy.family in (socket.AF_INET, socket.AF_INET6) and copy.getsockname()[1] == port:
-                            yield copy
-                        else:
-                            copy.close()
-        finally:
-            os.close(handle)
+def _endpoint(text: str) -> tuple[bytes, bytes]:
+    """``0100007F:1F90``: words of an address as this machine reads them, and a port."""
+    address, _, port = text.partition(":")
+    words = [int(address[at : at + 8], 16) for at in range(0, len(address), 8)]
+    return struct.pack(f"={len(words)}I", *words).ljust(16, b"\0"), int(port, 16).to_bytes(2, "big")
 
 
-def _copied(handle: int, descriptor: int) -> int:
-    """A descriptor of this process for one of the other. Raises OSError."""
-    found = _libc.syscall(PIDFD_GETFD, handle, descriptor, 0)
-    if found < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return found
+def _destroying(each: TcpSocket) -> bytes:
+    (near, near_port), (far, far_port) = each.near, each.far
+    body = REQUEST.pack(each.family, socket.IPPROTO_TCP, ANY, near_port, far_port, near, far, 0, UNKNOWN, UNKNOWN)
+    return HEADER.pack(HEADER.size + len(body), SOCK_DESTROY, REQUEST_AND_ACK, 0, os.getpid()) + body
 
 
-def _listens(each: socket.socket) -> bool:
-    return bool(each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+def _error_in(reply: bytes) -> int:
+    """The negative errno of an acknowledgement; 0: it was done."""
+    return struct.unpack_from("=i", reply, HEADER.size)[0]

@@ -1,9 +1,9 @@
-"""Ends replicas that a signal has stopped, so that HAProxy gives their calls to others at once.
+"""Lets HAProxy know of replicas that die or that a signal has stopped, so that their calls go to others at once.
 
-A process that dies is noticed by its connections. One that is stopped keeps them open, and the kernel goes on to
-accept new ones for it: HAProxy would notice only when an answer is late, after the longest deadline. The kernel
-knows at once, and says so in /proc. Nothing that serves is stopped on purpose, so one that stays so is killed:
-its calls go to another replica, and Serve starts one in its place.
+A process that dies is noticed by its connections, but the kernel closes those last (`deployments.hanging_up`). One that
+is stopped keeps them open, and the kernel goes on to accept new ones for it: HAProxy would notice only when an answer
+is late, after the longest deadline. The kernel knows at once, and says so in /proc. Nothing that serves is stopped on
+purpose, so one that stays so is killed: its calls go to another replica, and Serve starts one in its place.
 
 A guard of HAProxy looks (`deployments.haproxy_launcher`), which is why only the standard library is used. Who
 listens where HAProxy's servers are is found in /proc, too; replicas of other nodes are left to their own.
@@ -17,18 +17,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
-from deployments.hanging_up import hang_up
+from deployments.hanging_up import LISTENING, hang_up, tcp_sockets
 from deployments.haproxy_config import BACKEND_PREFIX
 
 LOOK_EVERY_S = 0.01
 SEEK_EVERY_S = 1.0
 """Between two searches for a replica that was not found: it may not listen yet, or be on another node."""
-STOPPED, LISTENING = b"T", "0A"
-"""As /proc/<pid>/stat and /proc/net/tcp have it (proc(5)); one that a debugger holds is ``t``, and left alone."""
-STAT_BYTES = 128
-"""Of which the state is among the first 40."""
+STOPPED, EXITING = b"T", 0x4
+"""State and flag in /proc/<pid>/stat (proc(5), linux/sched.h); one that a debugger holds is ``t``, and left alone."""
+STATE, FLAGS = 0, 6
+"""Fields behind the name."""
+STAT_BYTES = 256
+"""Both are among the first 100."""
 
 
 @dataclass
@@ -51,9 +52,10 @@ class Watched:
             os.close(handle)
             raise
 
-    def is_stopped(self) -> bool:
-        """Raises OSError when it has ended."""
-        return os.pread(self.stat, STAT_BYTES, 0).rpartition(b")")[2].split()[0] == STOPPED
+    def look(self) -> tuple[bool, bool]:
+        """Whether a signal has stopped it, and whether it is about to end. Raises OSError when it has."""
+        fields = os.pread(self.stat, STAT_BYTES, 0).rpartition(b")")[2].split()
+        return fields[STATE] == STOPPED, bool(int(fields[FLAGS]) & EXITING)
 
     def close(self) -> None:
         os.close(self.stat)
@@ -65,7 +67,7 @@ class StoppedWatch:
 
     Args:
         ports: where the replicas listen.
-        after_s: how long one must have been stopped; 0: nobody is ended.
+        after_s: how long one must have been stopped; 0: nobody is looked at.
         tell: told whenever one is ended.
     """
 
@@ -87,7 +89,7 @@ class StoppedWatch:
             self._others.append(Watched.of(pid))
 
     def look(self) -> None:
-        """End those that have been stopped for long; takes some tens of microseconds."""
+        """End those that have been stopped for long, hang up for those that die; takes some tens of microseconds."""
         if not self._after_s:
             return
         now_s = self._clock()
@@ -106,16 +108,19 @@ class StoppedWatch:
     def _check(self, watched: Watched, now_s: float, port: int | None = None) -> bool:
         """Whether it has to be looked at again; ``port``: where those who wait for it are connected."""
         try:
-            if not watched.is_stopped():
+            is_stopped, is_exiting = watched.look()
+            if not is_stopped and not is_exiting:
                 watched.stopped_s = None
                 return True
-            watched.stopped_s = now_s if watched.stopped_s is None else watched.stopped_s
-            if now_s - watched.stopped_s < self._after_s:
-                return True
+            if is_stopped:
+                watched.stopped_s = now_s if watched.stopped_s is None else watched.stopped_s
+                if now_s - watched.stopped_s < self._after_s:
+                    return True
             if port is not None:
-                hang_up(watched.pid, port)
-            signal.pidfd_send_signal(watched.handle, signal.SIGKILL)
-            self._tell(f"{watched.pid} was ended: a signal had stopped it {now_s - watched.stopped_s:.3f} s ago")
+                hang_up(port)
+            if is_stopped:
+                signal.pidfd_send_signal(watched.handle, signal.SIGKILL)
+                self._tell(f"{watched.pid} was ended: a signal had stopped it {now_s - watched.stopped_s:.3f} s ago")
         except OSError:  # it has ended by itself
             pass
         watched.close()
@@ -155,12 +160,7 @@ def listeners(ports: Iterable[int]) -> dict[int, list[int]]:
 
 def listening() -> Iterator[tuple[int, str]]:
     """Port and inode of each socket that listens on this machine."""
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with suppress(OSError):
-            for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
-                fields = line.split()
-                if fields[3] == LISTENING:
-                    yield int(fields[1].rpartition(":")[2], 16), fields[9]
+    return ((each.port, each.inode) for each in tcp_sockets() if each.state == LISTENING)
 
 
 def _session() -> Iterator[int]:

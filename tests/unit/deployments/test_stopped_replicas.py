@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -155,15 +157,48 @@ def test_one_that_dies_by_itself_is_let_go_and_its_successor_on_the_port_is_foun
 
 
 @pytest.mark.parametrize(
-    ("stat", "stopped"),
-    [("7 (a b) T 1 7", True), ("7 (a) t 1", False), ("7 (a) S 1", False), ("7 (a) T x) R 1", False)],
+    ("stat", "stopped", "exiting"),
+    [
+        ("7 (a b) T 1 7 7 0 -1 4194304", True, False),
+        ("7 (a) t 1 7 7 0 -1 4194304", False, False),
+        ("7 (a) S 1 7 7 0 -1 4194560", False, False),
+        ("7 (a) T x) R 1 7 7 0 -1 4194564", False, True),
+        ("7 (a) Z 1 7 7 0 -1 4227084", False, True),
+    ],
 )
-def test_a_debugger_is_no_signal_and_a_name_no_state(tmp_path, stat, stopped):
+def test_a_debugger_is_no_signal_and_a_name_no_state(tmp_path, stat, stopped, exiting):
     file = tmp_path / "stat"
     file.write_text(stat)
     watched = Watched(7, os.open(file, os.O_RDONLY), os.open(file, os.O_RDONLY))
-    assert watched.is_stopped() is stopped
+    assert watched.look() == (stopped, exiting)
     watched.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the kernel lets only root close the sockets of others")
+def test_callers_of_one_whose_death_takes_long_are_not_kept_waiting():
+    """Here it takes that long because one of its threads does not end."""
+    program = LISTEN.replace("time.sleep(60)", "import ctypes, sys, threading; ") + (
+        "threading.Thread(target=time.sleep, args=[60], daemon=True).start(); "
+        "sys.stdin.readline(); ctypes.CDLL(None).pthread_exit(None)"
+    )
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", program], stdin=-1, stdout=-1, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        port = int(process.stdout.readline())
+        watch = StoppedWatch({port}, AFTER_S, pytest.fail)
+        watch.look()
+        with socket.create_connection(("127.0.0.1", port)) as caller:
+            process.stdin.write("\n")
+            process.stdin.flush()
+            while not Watched.of(process.pid).look()[1]:
+                time.sleep(0.01)
+            watch.look()
+            caller.settimeout(20)
+            with pytest.raises(ConnectionResetError):
+                caller.recv(1)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+        assert process.poll() is None
+        process.kill()
 
 
 def test_nothing_stays_open(scene):
