@@ -121,7 +121,7 @@ def kill_gateways(live: Live, kills: int) -> Kills:
             if len(gateways) > 1:
                 chosen.choice(gateways).kill()
                 done += 1
-        outcomes = running.outcomes()
+        outcomes = running.stop()
     kept = acknowledged(outcomes)
     time.sleep(SETTLE_S)  # a replica that took a dead one's place brings what that left behind
     return Kills("gateway", done, len(kept), *map(len, missing(live.settings, kept)))

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import patch
 
 import httpx
 import numpy as np
@@ -99,7 +100,9 @@ def live_service(profile: str = "default", program: str = CLI, **environment: st
         try:
             said = json.loads(_recpool(program, environment, "up", "--profile", profile, "--json"))
             assert said["address"].endswith(f":{port}")
-            yield Live(load_settings(profile, {"home": home, "serving": {"port": port}}), port)
+            with patch.dict(os.environ, environment):
+                settings = load_settings(profile)
+            yield Live(settings, port)
         finally:
             _recpool(CLI, environment, "down")
     finally:
