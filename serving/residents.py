@@ -71,9 +71,9 @@ class Residents:
             if version is None:
                 raise Unavailable("no release has been promoted; run `recpool train`")
             if self.live is None or self.live.version != version:
-                live = self._resident(version) or await self._load(version)
-                division = undivided(live, self.desk)
-                if warm:
+                resident = self._resident(version)  # and warm
+                division = undivided(resident or await self._load(version), self.desk)
+                if warm and resident is None:
                     await self._warm(division.champion)
                 self._replace(division)
         except RecpoolError as error:

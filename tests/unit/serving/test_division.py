@@ -9,6 +9,7 @@ import pytest
 from configs.errors import ArtifactError, ConfigError, Unavailable
 from configs.settings import build_settings
 from features.event_log import SqliteEventLog
+from serving import residents
 from serving.experiments.assignment import is_chosen
 from serving.experiments.spec import WHOLE, Traffic
 from serving.schemas import RankRequest, RecommendRequest, SimilarRequest
@@ -77,14 +78,20 @@ async def test_a_larger_share_of_the_same_release_loads_nothing(service, release
     assert service.division.tallies["challenger"].requests == 0
 
 
-async def test_a_challenger_becomes_champion_without_being_loaded_again(service, releases):
-    await service.divide(challenger())
+async def test_a_challenger_becomes_champion_without_being_loaded_or_warmed_again(service, releases, monkeypatch):
+    warmed = []
+
+    async def note(run, release, settings, beside):
+        warmed.append(release.version)
+
+    monkeypatch.setattr(residents, "warm_up", note)
+    await service.divide(challenger(), warm=True)
     asked = [asyncio.create_task(ask(service, user)) for user in USERS]
     await asyncio.sleep(0)
-    await service.load("2")
-    await service.divide(WHOLE)
+    await service.load("2", warm=True)
+    await service.divide(WHOLE, warm=True)
     assert {(await each)["returned"] for each in asked} == {5}
-    assert releases["loaded"] == ["1", "2"]
+    assert releases["loaded"] == ["1", "2"] and warmed == ["2"]
     assert {release_of(await ask(service, user)) for user in USERS} == {"2"}
 
 
