@@ -112,13 +112,12 @@ class StoppedWatch:
             if not is_stopped and not is_exiting:
                 watched.stopped_s = None
                 return True
-            if is_stopped:
-                watched.stopped_s = now_s if watched.stopped_s is None else watched.stopped_s
-                if now_s - watched.stopped_s < self._after_s:
-                    return True
+            watched.stopped_s = now_s if watched.stopped_s is None else watched.stopped_s
+            if not is_exiting and now_s - watched.stopped_s < self._after_s:
+                return True
             if port is not None:
                 hang_up(port)
-            if is_stopped:
+            if not is_exiting:
                 signal.pidfd_send_signal(watched.handle, signal.SIGKILL)
                 self._tell(f"{watched.pid} was ended: a signal had stopped it {now_s - watched.stopped_s:.3f} s ago")
         except OSError:  # it has ended by itself
