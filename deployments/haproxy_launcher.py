@@ -63,7 +63,7 @@ def main(rules_file: str, *arguments: str) -> None:
         text = with_routes(text, config.parent / ROUTED, bool(handed_over))
         config.write_text(text, encoding="utf-8")
         words += handed_over
-        write_pid(config.parent / CURRENT, os.getpid())
+        _write_pid(config.parent / CURRENT, os.getpid())
         leave_guard(config, text, rules)
     os.execv(rules.binary, [rules.binary, *words])
 
@@ -182,7 +182,7 @@ def start_stand_in(config: Path, text: str, binary: str) -> int:
     ours = stand_in_config(config)
     ours.write_text(ADMIN_SOCKET.sub(rf"\g<1>{config.parent / STAND_IN}.s", text, count=1), encoding="utf-8")
     pid = os.posix_spawn(binary, [binary, "-db", "-f", str(ours)], dict(os.environ))
-    write_pid(config.parent / f"{STAND_IN}.pid", pid)
+    _write_pid(config.parent / f"{STAND_IN}.pid", pid)
     return pid
 
 
@@ -215,7 +215,7 @@ def _logger(config: Path) -> Callable[[str], None]:
     return tell
 
 
-def write_pid(file: Path, pid: int) -> None:
+def _write_pid(file: Path, pid: int) -> None:
     """At once, so that nobody reads half of it."""
     draft = file.with_suffix(f".{os.getpid()}")
     draft.write_text(str(pid))
