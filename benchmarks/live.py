@@ -24,6 +24,7 @@ import psutil
 from benchmarks.load import post
 from configs.settings import Settings, load_settings
 from deployments.cluster import Cluster
+from deployments.plain_http import request
 from features.datasets import Dataset
 from features.schema import USER_ID
 
@@ -60,7 +61,7 @@ class Live:
         try:
             headers = {"Authorization": f"Bearer {cluster.token()}"}
             url = f"{record.dashboard}/api/serve/applications/"
-            found = httpx.get(url, headers=headers, timeout=5, trust_env=False).json()["applications"]["recpool"]
+            found = request("GET", url, 5.0, headers=headers).json()["applications"]["recpool"]
         except (httpx.HTTPError, ValueError, KeyError):
             return {}
         alive = {p.pid: p for p in self.replicas()}

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
 import numpy as np
 
 from benchmarks.live import Live
 from benchmarks.load import Outcomes
+from deployments.plain_http import request
 from deployments.releases.views import ROLLOUT
 
-POLL_S = 0.1
+POLL_S = 0.25
 COLUMNS = ("stage", "seconds", "requests", "failed", "short", "p50_ms", "p99_ms")
 
 
@@ -58,7 +58,7 @@ class Watch:
         url = f"http://127.0.0.1:{self.live.port}{ROLLOUT}"
         while time.monotonic() < deadline_s and goes_on():
             time.sleep(POLL_S)
-            reply = httpx.get(url, timeout=10, trust_env=False)
+            reply = request("GET", url, 10.0)
             view = reply.json() if reply.status_code == 200 else {"phase": "none", "version": ""}
             if view["phase"] == "none" or (self.version or view["version"]) != view["version"]:
                 continue

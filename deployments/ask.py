@@ -11,6 +11,7 @@ from configs.errors import InvalidRequest, RecpoolError, Unavailable
 from configs.settings import Settings
 from deployments.cluster import http_address
 from deployments.launch import title_of
+from deployments.plain_http import request
 
 PATH = "/v1/recommend"
 TIMEOUT_S = 30.0
@@ -20,7 +21,7 @@ def running_service(settings: Settings, body: dict[str, Any]) -> dict[str, Any]:
     """Raises Unavailable when no service answers, InvalidRequest when it refuses."""
     address = http_address(settings)
     try:
-        reply = httpx.post(address + PATH, json=body, timeout=TIMEOUT_S, trust_env=False)
+        reply = request("POST", address + PATH, TIMEOUT_S, json=body)
     except httpx.HTTPError as error:
         raise Unavailable(f"no service answers at {address}; run `recpool up`, or add --local") from error
     return _checked(reply)

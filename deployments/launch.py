@@ -8,7 +8,6 @@ import threading
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import httpx
 import orjson
 
 from configs.errors import Conflict, Unavailable
@@ -18,6 +17,7 @@ from deployments.console import Report
 from deployments.environment import is_free
 from deployments.machine import advice, device_resources, machine_resources
 from deployments.offline import ensure_dataset, ensure_release, ensure_store
+from deployments.plain_http import request
 from deployments.plan import Plan, make_plan
 from deployments.rollout import await_ready, deploy, serve_config, why_not_ready
 from features.datasets import Dataset
@@ -147,7 +147,7 @@ class Launch:
         users = Dataset.load(self.settings.dataset_folder).users.column(USER_ID)
         body = {"user_id": users[0].as_py() if len(users) else "new-user", "k": 10}
         url = f"{record.http}/v1/recommend"
-        reply = httpx.post(url, json={**body, "dry_run": True}, timeout=30, trust_env=False)
+        reply = request("POST", url, 30.0, json={**body, "dry_run": True})
         if reply.status_code != 200:
             raise Unavailable(f"{url} answers {reply.status_code}: {reply.text[:500]}")
         quoted = shlex.quote(orjson.dumps(body).decode())

@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from configs.errors import Conflict, DeadlineExceeded, InvalidRequest, NotFound, Overloaded, RecpoolError, Unavailable
 from configs.settings import Settings
+from deployments import plain_http
 from deployments.cluster import http_address
 from deployments.environment import Folders
 from deployments.pool_rules import PREFIX, checked_name, is_loopback
@@ -55,7 +56,7 @@ def workload_path(name: str, *what: str) -> str:
 def _ask(settings: Settings, method: str, path: str, **more: Any) -> Any:
     address = http_address(settings)
     try:
-        reply = httpx.request(method, address + path, timeout=TIMEOUT_S, trust_env=False, **more)
+        reply = plain_http.request(method, address + path, TIMEOUT_S, **more)
         said = reply.json()
     except (httpx.HTTPError, ValueError) as error:
         raise Unavailable(f"no service answers at {address}; run `recpool up`") from error

@@ -12,13 +12,14 @@ from configs.errors import ConfigError, Unavailable
 from configs.settings import Settings
 from deployments.cluster import ClusterRecord
 from deployments.inference_config import inference_applications
+from deployments.plain_http import request
 from deployments.plan import Plan
 from deployments.scaled_counts import scaled_by_us, with_counts
 
 APPLICATION = "recpool"
 IMPORT_PATH = "deployments.app:build_app"
 APPLICATIONS_PATH = "/api/serve/applications/"
-POLL_S = 0.2
+POLL_S = 0.5
 PROXY_LAG_S = 30.0
 
 
@@ -132,11 +133,11 @@ def deployed_arguments(record: ClusterRecord, token: str) -> dict[str, Any]:
 def why_not_ready(address: str, version: str | None = None) -> str | None:
     """None when the service answers /readyz (and serves ``version``, if given); else the reason."""
     try:
-        reply = httpx.get(f"{address}/readyz", timeout=2, trust_env=False)
+        reply = request("GET", f"{address}/readyz", 2.0)
         if reply.status_code != 200:
             return reply.text[:500]
         if version is not None:
-            serving = httpx.get(f"{address}/v1/status", timeout=2, trust_env=False).json()["versions"]
+            serving = request("GET", f"{address}/v1/status", 2.0).json()["versions"]
             if serving.get("release") != version:
                 return f"serves release {serving.get('release')}, not yet {version}"
     except (httpx.HTTPError, ValueError, KeyError) as error:
@@ -149,6 +150,6 @@ def _call(method: str, record: ClusterRecord, token: str, json: dict[str, Any] |
     url = record.dashboard + APPLICATIONS_PATH
     try:
         # Serve's own start is part of the first call; on a busy machine that takes a while.
-        return httpx.request(method, url, headers=headers, json=json, timeout=120, trust_env=False)
+        return request(method, url, 120.0, headers=headers, json=json)
     except httpx.HTTPError as error:
         raise Unavailable(f"Ray's dashboard at {record.dashboard} does not answer ({type(error).__name__})") from error

@@ -89,6 +89,18 @@ class CoarseRanker(nn.Module):
     ) -> Tensor:
         return self.cross(self.encode_user(user, history, signal, mask), self.encode_item(item))
 
+    @torch.no_grad()
+    def rescale(self, output: int, scale: float, shift: float) -> None:
+        """Change the weights so that a logit is ``scale`` times what it was, plus ``shift``."""
+        row = self.config.vector + output
+        parts = [self.out.weight[output], self.out.bias[output]]
+        for mlp, bias in ((self.user_mlp, self.user_bias), (self.item_mlp, self.item_bias)):
+            last = mlp[-1]
+            parts += [last.weight[row], last.bias[row], bias.weight[:, output]]
+        for part in parts:
+            part.mul_(scale)
+        self.out.bias[output] += shift
+
     def _state(self, x: Tensor, linear: nn.Module, mlp: nn.Module, bias: Tensor) -> Tensor:
         width = self.config.vector
         deep = mlp(x)

@@ -129,6 +129,14 @@ class FineRanker(nn.Module):
     ) -> Tensor:
         return self.cross(self.encode_user(user, history, signal, mask), self.encode_item(item))
 
+    @torch.no_grad()
+    def rescale(self, output: int, scale: float, shift: float) -> None:
+        """Change the weights so that a logit is ``scale`` times what it was, plus ``shift``."""
+        biases = (self.user_bias.weight[:, output], self.item_bias.weight[:, output])
+        for part in (self.out.weight[output], self.out.bias[output], *biases):
+            part.mul_(scale)
+        self.out.bias[output] += shift
+
     def _user_maps(self, x: Tensor, offset: int) -> list[Tensor]:
         span = slice(offset, offset + x.shape[-1])
         return [*self._first_maps(x, offset), functional.linear(x, self.user_factors.weight[:, span])]

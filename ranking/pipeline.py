@@ -15,6 +15,7 @@ from features.datasets import IndexedInteractions
 from features.encoding import PADDING, Encoder, ItemBatch, UserBatch
 from features.metrics import auc
 from pool.engines.split_adam import PIECE_ELEMENTS
+from ranking.calibration import Scaling, platt
 from ranking.coarse import CoarseRanker
 from ranking.fine import FineRanker
 from ranking.graphs import Outputs
@@ -137,7 +138,10 @@ def fit(
     report: Report = lambda *_: None,
     teacher: Model | None = None,
 ) -> float:
-    """Train until the schedule ends or validation stops improving; leaves the best averaged weights in the model."""
+    """Train until the schedule ends or validation stops improving; leaves the best averaged weights in the model.
+
+    Its logits of "like" are log-odds on the validation rows (`ranking.calibration`).
+    """
     run = RankerFit(model, data, recipe, schedule, teacher)
     while not run.done:
         run.unit()
@@ -173,6 +177,7 @@ class RankerFit:
         self._shadow = type(model)(model.spec, model.config)  # type: ignore[arg-type]
         self._validation = Validation(self._shadow, data, recipe, valid_groups)
         self._best, self._best_auc, self._waited = self.trainer.averaged(), -np.inf, 0
+        self._best_scaling = Scaling()
         self._epoch, self._place = 0, -1
         self.done = schedule.epochs == 0
 
@@ -203,9 +208,12 @@ class RankerFit:
             self._judge()
 
     def finish(self) -> float:
-        """Leave the best weights in the model; returns their validation AUC."""
-        self.trainer.model.load_state_dict(self._best)
-        self.trainer.model.eval()
+        """Leave the best weights in the model, with calibrated logits; returns their validation AUC."""
+        model = self.trainer.model
+        model.load_state_dict(self._best)
+        model.eval()
+        if self._best_scaling != Scaling():
+            model.rescale(model.config.objectives.index("like"), *self._best_scaling)
         return self._best_auc
 
     def state_dict(self) -> dict[str, Any]:
@@ -214,6 +222,7 @@ class RankerFit:
             "trainer": self.trainer.state_dict(),
             "best": self._best,
             "best_auc": float(self._best_auc),
+            "best_scaling": list(self._best_scaling),
             "counts": [self._waited, self._epoch, self._place, int(self.done)],
             "logits": [torch.from_numpy(scoring.out) for scoring in self._validation.passes],
         }
@@ -221,6 +230,7 @@ class RankerFit:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.trainer.load_state_dict(state["trainer"])
         self._best, self._best_auc = {name: t.clone() for name, t in state["best"].items()}, state["best_auc"]
+        self._best_scaling = Scaling(*state["best_scaling"])
         self._waited, self._epoch, self._place, done = state["counts"]
         self.done = bool(done)
         for scoring, logits in zip(self._validation.passes, state["logits"], strict=True):
@@ -238,6 +248,7 @@ class RankerFit:
         self._waited = 0 if found > self._best_auc else self._waited + 1
         if found > self._best_auc or not np.isfinite(found):
             self._best, self._best_auc = self.trainer.averaged(), found
+            self._best_scaling = self._validation.scaling()
         self._epoch, self._place = self._epoch + 1, -1
         self.done = self._waited > self.trainer.schedule.patience or self._epoch == self.trainer.schedule.epochs
 
@@ -262,6 +273,14 @@ class Validation:
                 return scoring.unit(place)
             place -= scoring.total
         raise AssertionError("past the last unit")
+
+    def scaling(self) -> Scaling:
+        """What makes the logits of "like" log-odds; none where nothing is known of likes."""
+        if not self.passes or "like" not in self._names:
+            return Scaling()
+        known = np.isfinite(self._values)
+        logits = self.passes[0].out[:, self._names.index("like")]
+        return platt(self._values[known] >= self._like_at, logits[known])
 
     def auc(self) -> float:
         """Of all logits; NaN without validation rows."""

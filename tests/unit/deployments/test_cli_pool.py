@@ -46,7 +46,7 @@ class FakeNet:
         self.headers: list[httpx.Headers] = []
         self.down = False
 
-    def request(self, method: str, url: str, timeout: float, trust_env: bool, **more: Any) -> httpx.Response:
+    def request(self, method: str, url: str, timeout_s: float, **more: Any) -> httpx.Response:
         if self.down:
             raise httpx.ConnectError("refused")
         return asyncio.run(self._answer(method, url, more))
@@ -80,7 +80,7 @@ def serve(controller, tmp_path, monkeypatch):
 
     def start(host: str = INSIDE) -> FakeNet:
         net = FakeNet(service(host, "var" if host == INSIDE else tmp_path))  # inside, no token of a home is asked for
-        monkeypatch.setattr(pool_ask.httpx, "request", net.request)
+        monkeypatch.setattr(pool_ask.plain_http, "request", net.request)
         return net
 
     return start
@@ -191,7 +191,7 @@ def test_without_a_controller_or_a_service_it_says_what_to_do(run, net, controll
 
 def test_a_service_without_a_pool_is_told_from_an_unknown_workload(run, monkeypatch):
     reply = httpx.Response(404, text="<html>nothing here</html>", request=httpx.Request("GET", "http://x"))
-    monkeypatch.setattr(pool_ask.httpx, "request", lambda *_, **__: reply)
+    monkeypatch.setattr(pool_ask.plain_http, "request", lambda *_, **__: reply)
     code, _, err = run("pool", "status")
     assert code == 1
     assert "recpool up" in err

@@ -43,7 +43,7 @@ class Service:
             raise Unavailable("no autoscaler runs")
         return self.scaling
 
-    def request(self, method: str, url: str, **_) -> httpx.Response:
+    def request(self, method: str, url: str, timeout_s: float = 0.0) -> httpx.Response:
         async def answer() -> httpx.Response:
             transport = httpx.ASGITransport(app=self.http, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8000") as client:
@@ -63,7 +63,7 @@ def built() -> Service:
 @pytest.fixture
 def service(built, monkeypatch) -> Service:
     built.controller.prices, built.scaling = month(), (REPORT,)
-    monkeypatch.setattr(pool_ask.httpx, "request", built.request)
+    monkeypatch.setattr(pool_ask.plain_http, "request", built.request)
     return built
 
 

@@ -63,7 +63,7 @@ class Reach:
         self.client = PoolClient(lambda: handle)
         CURRENT.target = self.client
         self.app = service()
-        monkeypatch.setattr(pool_ask.httpx, "request", self._request)
+        monkeypatch.setattr(pool_ask.plain_http, "request", self._request)
 
     def _tick(self) -> None:
         self.clock.now_s += 0.25
@@ -87,7 +87,7 @@ class Reach:
         return type(refused.value), refused.value.message
 
     def http(self, path: str, body: dict[str, Any]) -> tuple[int, str]:
-        reply = self._request("POST", f"http://localhost/v1/pool/workloads{path}", 1.0, False, json=body)
+        reply = self._request("POST", f"http://localhost/v1/pool/workloads{path}", 1.0, json=body)
         return reply.status_code, reply.json()["error"]["message"]
 
     def cli(self, *words: str) -> str:
@@ -95,7 +95,7 @@ class Reach:
         assert isinstance(done.exception, RecpoolError), done.output
         return done.exception.message
 
-    def _request(self, method: str, url: str, timeout: float, trust_env: bool, **more: Any) -> httpx.Response:
+    def _request(self, method: str, url: str, timeout_s: float, **more: Any) -> httpx.Response:
         async def answer() -> httpx.Response:
             transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)
             async with httpx.AsyncClient(transport=transport) as client:
