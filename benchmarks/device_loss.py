@@ -91,12 +91,12 @@ def report(findings: Findings, hit: Counter[str]) -> None:
     figures: dict[str, Any] = {kind: summed_up(findings.trials[DEVICE, kind]) for kind in KINDS}
     waits_ms = [wait for kind in KINDS for wait in findings.trials[DEVICE, kind].answered_ms]
     p50, p99, worst = np.quantile(waits_ms, (0.5, 0.99, 1.0), method="higher").tolist()
-    columns = [name for name in figures[KILL] if name != "reasons"]
+    columns = [name for name in figures[KILL] if name not in ("reasons", "longest_ms")]
     print_table(["all processes get", *columns], [[kind, *(figures[kind][c] for c in columns)] for kind in KINDS])
     print(f"all {len(waits_ms)} trials: p50 {p50:.0f} ms, p99 {p99:.0f} ms, worst {worst:.0f} ms")
     print(f"processes hit: {dict(hit)}; {findings.sent} requests, {findings.lost} lost {dict(findings.statuses) or ''}")
     for kind in KINDS:
-        print(f"{kind}: degraded for {figures[kind]['reasons'] or 'nothing'}")
+        print(f"{kind}: longest {figures[kind]['longest_ms']} ms, degraded for {figures[kind]['reasons'] or 'nothing'}")
     floors = [
         *(Floor(f"{kind}: p99 of the worst wait, ms", figures[kind]["p99_ms"], FLOOR_MS, "lower") for kind in KINDS),
         Floor("requests lost", findings.lost, 0, "lower"),

@@ -54,7 +54,7 @@ def good_rollout(
 ) -> list[dict[str, Any]]:
     """What callers notice at each stage of a good release."""
     version = republish(repository, champion)
-    plan = {"version": version, "hold_s": hold_s, "canary": CANARY, "shadow_share": 0.5, "least_requests": 20,
+    plan = {"version": version, "hold_s": hold_s, "canary": CANARY, "least_requests": 20,
             "begin_with": "shadow" if is_quick() else "gate"}  # fmt: skip
     with start(load(live, calls, 2 * before_s + LONGEST_S)) as running:
         time.sleep(before_s)

@@ -27,7 +27,9 @@ class RolloutPlan(Branch):
 
     version: Version
     begin_with: Stage = Field(default="gate", description="stages before it are left out")
-    shadow_share: float = Field(default=0.5, gt=0, le=1, description="of the requests, copied to the release")
+    shadow_share: float = Field(
+        default=0.1, gt=0, le=1, description="of the requests, copied to the release; costs as much more compute"
+    )
     canary: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
         default=(0.01, 0.05, 0.25, 0.5), min_length=1, max_length=20, description="shares of the users, one by one"
     )

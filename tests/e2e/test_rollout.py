@@ -17,7 +17,7 @@ from pool.repository import ReleaseRepository
 from tests.e2e.conftest import USERS, replicas
 
 PAUSE_S = 0.02
-QUICK = ("--begin-with", "shadow", "--hold-s", "1", "--least-requests", "5", "--canary", "0.5")
+QUICK = ("--begin-with", "shadow", "--shadow-share", "0.5", "--hold-s", "1", "--least-requests", "5", "--canary", "0.5")
 
 
 class Callers:

@@ -121,7 +121,7 @@ async def test_a_good_release_goes_through_all_stages_and_serves(settings, repos
     assert service.chosen[-1] == {"version": "2"}
     assert repository.aliases() == {CHAMPION: "2"}
     assert [each.event for each in repository.history("2")] == [
-        "rollout begun", "passed the gate", "warmed up", "shadow at 50.0%", "shadow at 50.0% done",
+        "rollout begun", "passed the gate", "warmed up", "shadow at 10.0%", "shadow at 10.0% done",
         "canary at 10.0%", "canary at 10.0% done", "canary at 50.0%", "canary at 50.0% done", "promoted",
     ]  # fmt: skip
 
