@@ -25,6 +25,8 @@ from pool.repository import ReleaseRepository, open_releases
 
 RATE = 60.0
 """Requests a second: what half of the users of a canary makes judgeable within seconds, and a small machine bears."""
+SETTLE_S = 20.0
+"""Under load before anything counts: a service that has just come up answers more slowly."""
 BEFORE_S, QUICK_BEFORE_S = 30.0, 8.0
 HOLD_S, QUICK_HOLD_S = 20.0, 5.0
 LONGEST_S = 240.0
@@ -56,8 +58,8 @@ def good_rollout(
     version = republish(repository, champion)
     plan = {"version": version, "hold_s": hold_s, "canary": CANARY, "least_requests": 20,
             "begin_with": "shadow" if is_quick() else "gate"}  # fmt: skip
-    with start(load(live, calls, 2 * before_s + LONGEST_S)) as running:
-        time.sleep(before_s)
+    with start(load(live, calls, SETTLE_S + 3 * before_s + LONGEST_S)) as running:
+        time.sleep(SETTLE_S + before_s)
         middle_s = time.monotonic()
         time.sleep(before_s)
         rollout = rolled(live, plan)
