@@ -14,7 +14,7 @@ from benchmarks.load import Outcomes
 from deployments.plain_http import request
 from deployments.releases.views import ROLLOUT
 
-POLL_S = 0.25
+POLL_S = 0.5
 COLUMNS = ("stage", "seconds", "requests", "failed", "short", "p50_ms", "p99_ms")
 
 

@@ -17,7 +17,7 @@ from deployments.options import AsJson, Profile
 from deployments.releases.views import ROLLOUT
 from serving.experiments.rollout import RolloutPlan
 
-POLL_S = 0.5
+POLL_S = 1.0
 PATIENCE_S = 60.0
 """How long a service that does not answer is asked again: the rollout goes on without this command."""
 

@@ -72,8 +72,8 @@ class Recipe:
 # comes from the length of the history and from wider tables held down by weight decay.
 QUICK = Recipe(
     name="quick",
-    fine=Schedule(epochs=1, learning_rate=5e-3, negatives=8),
-    coarse=Schedule(epochs=1, learning_rate=5e-3, negatives=8, distil_weight=1.0),
+    fine=Schedule(epochs=1, learning_rate=5e-3, groups=32, negatives=8),
+    coarse=Schedule(epochs=1, learning_rate=5e-3, groups=32, negatives=8, distil_weight=1.0),
     fine_model=FineConfig(hidden=(64, 32)),
     coarse_model=CoarseConfig(dim=16, hidden=64),
     history=50,

@@ -26,6 +26,11 @@ LOWEST_RATE = 0.02
 """The cosine schedule ends at this share of the learning rate."""
 
 
+WARM_SHARE = 0.1
+"""Of a run's moves, within which the learning rate has risen: a run on few rows is over after as many as a schedule's
+warm-up."""
+
+
 class RankTrainer:
     """Steps over grouped rows; with a teacher, also towards the teacher's logits.
 
@@ -72,6 +77,7 @@ class RankTrainer:
         self._micro = MicroStep(model, self.examples, self._share, teach, schedule.seed) if parts else None
         self.steps_per_epoch = self.examples.steps_per_epoch
         self.total_steps = self.steps_per_epoch * schedule.epochs
+        self._warm_moves = min(schedule.warmup_steps, int(WARM_SHARE * self.total_steps / schedule.micro))
 
     @property
     def moving(self) -> bool:
@@ -202,7 +208,7 @@ class RankTrainer:
         """Apply a piece of the gathered gradients, and let the average follow."""
         done = min(1.0, self.step_count / self.total_steps)
         moves = self.step_count // self.schedule.micro
-        warm = min(1.0, moves / max(1, self.schedule.warmup_steps))
+        warm = min(1.0, moves / max(1, self._warm_moves))
         rate = self.schedule.learning_rate * warm * max(LOWEST_RATE, 0.5 * (1 + math.cos(math.pi * done)))
         self._optimizer.move(piece, rate)
         # Early on the average must forget the start faster than its final decay would.

@@ -56,11 +56,10 @@ def propose_grouping(
     items = search.largest("tower_items", range(256, 4097, 256), lambda n: _tower_ms(tower, 64, 64, n, of_items, clock))
     users = search.largest("tower_users", powers, lambda n: _tower_ms(tower, n, n, items, of_users, clock))
     scored = search.largest("tower_scored", powers, lambda n: _tower_ms(tower, n, n, items, ("score",), clock))
-    micro, valid, parts = {}, 1, options.grouping.ranker_parts
+    grouped, valid, parts = {}, 1, options.grouping.ranker_parts
     for name in ("fine", "coarse"):
         fit = training.begin_ranker(name, True)
-        groups = search.largest(name, powers, lambda n, fit=fit: _micro_ms(fit, n, parts, clock))
-        micro[name] = max(1, fit.trainer.schedule.groups // groups)
+        grouped[name] = search.largest(name, powers, lambda n, fit=fit: _micro_ms(fit, n, parts, clock))
         if name == "fine":
             valid = search.largest("valid", powers, lambda n, fit=fit: _valid_ms(fit, n, clock))
             fit.finish()
@@ -69,8 +68,8 @@ def propose_grouping(
         tower_users=users,
         tower_scored=min(users, scored),
         tower_items=items,
-        fine_micro=micro["fine"],
-        coarse_micro=micro["coarse"],
+        fine_groups=grouped["fine"],
+        coarse_groups=grouped["coarse"],
         ranker_parts=parts,
         valid_groups=valid,
         piece_elements=elements,

@@ -22,8 +22,10 @@ class Grouping(Branch):
     )
     tower_scored: int = Field(default=8, ge=1, le=4_096, description="users of a two-tower's part scored in a unit")
     tower_items: int = Field(default=512, ge=1, le=1_048_576, description="candidate items of a two-tower unit")
-    fine_micro: int = Field(default=64, ge=1, le=4_096, description="micro-steps of an optimiser step, fine ranker")
-    coarse_micro: int = Field(default=64, ge=1, le=4_096, description="the same of the coarse ranker")
+    fine_groups: int | None = Field(
+        default=2, ge=1, le=4_096, description="groups of rows in a fine ranker's micro-step; null: all of a step"
+    )
+    coarse_groups: int | None = Field(default=2, ge=1, le=4_096, description="the same of the coarse ranker")
     ranker_parts: bool = Field(
         default=True,
         description="cut a ranker's micro-step into parts, each a unit; they compute a part of the forward pass twice",
@@ -34,7 +36,7 @@ class Grouping(Branch):
     )
 
 
-WHOLE = Grouping(tower_users=None, fine_micro=1, coarse_micro=1, ranker_parts=False, valid_groups=256)
+WHOLE = Grouping(tower_users=None, fine_groups=None, coarse_groups=None, ranker_parts=False, valid_groups=256)
 """Steps uncut where they can be: what `serving.build.build_release` computes, bit for bit."""
 
 

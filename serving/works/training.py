@@ -118,9 +118,9 @@ class Training:
         options = self._options
         most = [count for count in (recipe.rows, options.most_rows) if count is not None]
         changed: dict[str, Any] = {"rows": min(most, default=None)}
-        for name, micro in (("fine", options.grouping.fine_micro), ("coarse", options.grouping.coarse_micro)):
+        for name, groups in (("fine", options.grouping.fine_groups), ("coarse", options.grouping.coarse_groups)):
             schedule = getattr(recipe, name)
-            epochs = options.epochs or schedule.epochs
+            epochs, micro = options.epochs or schedule.epochs, max(1, schedule.groups // (groups or schedule.groups))
             changed[name] = replace(schedule, epochs=epochs, micro=micro, seed=options.seed)
         return replace(recipe, **changed)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -45,18 +47,29 @@ def test_two_kinds_that_do_not_overlap_stay_finite():
     assert abs(shift) < 1
 
 
-@pytest.mark.parametrize("name", ["fine", "coarse"])
-def test_a_trained_ranker_is_scaled_to_its_validation_rows(synthetic, data, rankers, name, monkeypatch):
-    labels, as_trained = data.valid.values >= 4.0, data.score(getattr(rankers, name).model, data.valid)
+def test_trained_rankers_are_scaled_to_their_validation_rows(synthetic, data, monkeypatch):
+    schedules = {name: replace(getattr(synthetic.RECIPE, name), epochs=8) for name in ("fine", "coarse")}
+    recipe, labels = replace(synthetic.RECIPE, **schedules), data.valid.values >= 4.0
+
+    def logits() -> list[np.ndarray]:
+        trained = train_rankers(data, recipe)
+        return [data.score(ranker.model, data.valid) for ranker in (trained.fine, trained.coarse)]
+
+    few = logits()
     monkeypatch.setattr(calibration, "LEAST_ROWS", 10)
-    logits = data.score(getattr(train_rankers(data, synthetic.RECIPE), name).model, data.valid)
-    if name == "fine":  # the coarse one also learns from the fine one's logits, and so becomes another
-        scale, shift = platt(labels, as_trained[:, 1])
-        assert logits[:, 1] == pytest.approx(scale * as_trained[:, 1] + shift, abs=1e-4)
-        assert np.array_equal(logits[:, [0, 2]], as_trained[:, [0, 2]])
-    assert platt(labels, logits[:, 1]) == pytest.approx((1, 0), abs=1e-2)
-    before, after = (log_loss(labels, 1 / (1 + np.exp(-each[:, 1]))) for each in (as_trained, logits))
-    assert after < before
+    enough = logits()
+    # The coarse one also learns from the fine one's logits, and so becomes another.
+    scale, shift = platt(labels, few[0][:, 1])
+    assert enough[0][:, 1] == pytest.approx(scale * few[0][:, 1] + shift, abs=1e-4)
+    assert np.array_equal(enough[0][:, [0, 2]], few[0][:, [0, 2]])
+    for before, after in zip(few, enough, strict=True):
+        assert platt(labels, after[:, 1]) == pytest.approx((1, 0), abs=1e-2)
+        assert loss(labels, after) < loss(labels, before)
+
+
+def loss(labels: np.ndarray, logits: np.ndarray) -> float:
+    """Of the probabilities of likes."""
+    return log_loss(labels, 1 / (1 + np.exp(-logits[:, 1])))
 
 
 @pytest.mark.parametrize("name", ["fine", "coarse"])

@@ -19,7 +19,7 @@ from serving.works.finetune import FinetuneWork
 from serving.works.options import FinetuneOptions, Grouping
 
 USERS, ITEMS = 24, 20
-CUT = Grouping(tower_users=10, tower_items=8, fine_micro=32, coarse_micro=16, valid_groups=3, piece_elements=8_192)
+CUT = Grouping(tower_users=10, tower_items=8, fine_groups=1, coarse_groups=2, valid_groups=3, piece_elements=8_192)
 """Several of each kind of unit in a step."""
 
 

@@ -46,8 +46,8 @@ def test_an_unknown_option_lists_the_known_ones(make, kind, known):
 
 
 def test_a_wrong_option_is_named_with_its_place(make):
-    with pytest.raises(ConfigError, match=r"grouping\.fine_micro: .*greater than or equal to 1"):
-        make("finetune", grouping={"fine_micro": 0})
+    with pytest.raises(ConfigError, match=r"grouping\.fine_groups: .*greater than or equal to 1"):
+        make("finetune", grouping={"fine_groups": 0})
 
 
 def test_inference_is_no_work(make):
