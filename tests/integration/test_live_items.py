@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,7 @@ from features.datasets import Dataset
 from features.schema import FeatureField, FeatureSchema, HistorySpec
 from features.store import open_store
 from pool.repository import CHAMPION, ReleaseRepository
+from ranking.recipes import QUICK, RECIPES
 from serving.build import build_release
 from serving.events.schemas import EventsRequest
 from serving.items.schemas import ChangesRequest
@@ -22,6 +24,8 @@ from serving.schemas import RankRequest, RecommendRequest, SimilarRequest
 from serving.service import Service
 
 USERS, ITEMS, EVENTS = 60, 40, 2_000
+EPOCHS = 20
+"""Of the rankers: so few events make a few steps an epoch, and the tastes are to be learnt."""
 WAIT_S = 30
 
 
@@ -52,7 +56,11 @@ def tastes() -> Dataset:
 def trained(tmp_path_factory):
     """A home with a champion and nothing else."""
     settings = build_settings({"home": tmp_path_factory.mktemp("live"), "dataset": "tastes"})
-    ReleaseRepository(settings.releases_folder).point(CHAMPION, build_release(tastes(), settings, "quick"))
+    schedules = {name: replace(getattr(QUICK, name), epochs=EPOCHS) for name in ("fine", "coarse")}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(RECIPES, "quick", replace(QUICK, **schedules))
+        version = build_release(tastes(), settings, "quick")
+    ReleaseRepository(settings.releases_folder).point(CHAMPION, version)
     return settings.home
 
 
