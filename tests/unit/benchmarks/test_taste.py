@@ -6,14 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from benchmarks.taste import DISLIKED, ITEMS, LIKED, Taste
+from benchmarks.taste import DISLIKED, FIELD, GENRES, ITEMS, LIKED, Taste
 from features.datasets import Dataset
 from features.schema import ITEM_ID, TIME, USER_ID, VALUE, FeatureSchema
 
 
 @pytest.fixture(scope="module")
 def data() -> Dataset:
-    """200 items with about 60 events each, and as many with next to none."""
+    """200 items with about 60 events each, half of them of either genre, and as many with next to none."""
     rng = np.random.default_rng(1)
     items = np.concatenate([rng.integers(0, 200, 12_000), rng.integers(200, 400, 400)])
     users = rng.integers(0, 300, len(items))
@@ -24,7 +24,9 @@ def data() -> Dataset:
         TIME: pa.nulls(len(items), pa.float64()),
     }
     ids = {name: pa.table({name: columns[name].unique()}) for name in (USER_ID, ITEM_ID)}
-    return Dataset("d", FeatureSchema(), pa.table(columns), ids[USER_ID], ids[ITEM_ID])
+    genres = [[GENRES[int(item[1:]) % 2]] for item in ids[ITEM_ID].column(ITEM_ID).to_pylist()]
+    items_table = ids[ITEM_ID].append_column(FIELD, pa.array(genres))
+    return Dataset("d", FeatureSchema(), pa.table(columns), ids[USER_ID], items_table)
 
 
 @pytest.fixture(scope="module")

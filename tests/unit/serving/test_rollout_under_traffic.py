@@ -22,7 +22,7 @@ from serving.service import Service
 from tests.unit.serving.conftest import ITEMS
 
 ABOUT = {"dataset": "tiny", "recipe": "test", "items": 1, "users": 1, "objectives": ("like",)}
-PLAN = {"version": "2", "canary": (0.5,), "hold_s": 0.05, "least_requests": 20}
+PLAN = {"version": "2", "canary": (0.5,), "shadow_share": 0.5, "hold_s": 0.05, "least_requests": 20}
 
 
 @pytest.fixture
