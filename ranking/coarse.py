@@ -96,6 +96,7 @@ class CoarseRanker(nn.Module):
         parts = [self.out.weight[output], self.out.bias[output]]
         for mlp, bias in ((self.user_mlp, self.user_bias), (self.item_mlp, self.item_bias)):
             last = mlp[-1]
+            assert isinstance(last, nn.Linear)
             parts += [last.weight[row], last.bias[row], bias.weight[:, output]]
         for part in parts:
             part.mul_(scale)
