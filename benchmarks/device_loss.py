@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.live import Live, live_service
 from benchmarks.live_pool import ENDLESS, LivePool, await_truth
 from benchmarks.report import Floor, is_quick, print_report, print_table
-from benchmarks.trials import KILL, STOP, WINDOW_S, Fault, Findings, summed_up, under_load
+from benchmarks.trials import KILL, STOP, WINDOW_S, Fault, Findings, columns_of, summed_up, under_load
 
 DEVICE, GATEWAY, FINETUNE = "device", "gateway", "night"
 KINDS = (KILL, STOP)
@@ -91,7 +91,7 @@ def report(findings: Findings, hit: Counter[str]) -> None:
     figures: dict[str, Any] = {kind: summed_up(findings.trials[DEVICE, kind]) for kind in KINDS}
     waits_ms = [wait for kind in KINDS for wait in findings.trials[DEVICE, kind].answered_ms]
     p50, p99, worst = np.quantile(waits_ms, (0.5, 0.99, 1.0), method="higher").tolist()
-    columns = [name for name in figures[KILL] if name not in ("reasons", "longest_ms")]
+    columns = columns_of(figures[KILL])
     print_table(["all processes get", *columns], [[kind, *(figures[kind][c] for c in columns)] for kind in KINDS])
     print(f"all {len(waits_ms)} trials: p50 {p50:.0f} ms, p99 {p99:.0f} ms, worst {worst:.0f} ms")
     print(f"processes hit: {dict(hit)}; {findings.sent} requests, {findings.lost} lost {dict(findings.statuses) or ''}")

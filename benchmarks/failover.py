@@ -27,7 +27,7 @@ import orjson
 from benchmarks.failover_app import RAISE, STALL, order
 from benchmarks.live import Live, live_service
 from benchmarks.report import Floor, is_quick, print_report, print_table
-from benchmarks.trials import KILL, STOP, TIMEOUT_MS, WINDOW_S, Fault, Findings, summed_up, under_load
+from benchmarks.trials import KILL, STOP, TIMEOUT_MS, WINDOW_S, Fault, Findings, columns_of, summed_up, under_load
 from configs.settings import STAGES
 
 GATEWAY = "gateway"
@@ -145,7 +145,7 @@ def report(findings: Findings, kinds: Kinds) -> None:
         Floor("requests lost", totals["lost"], 0, "lower"),
         Floor("impressions written twice", totals["doubled"], 0, "lower"),
     ]
-    columns = [name for name in next(iter(figures.values())) if name != "reasons"]
+    columns = columns_of(next(iter(figures.values())))
     print_table(["fault", *columns], [[name, *(found[c] for c in columns)] for name, found in figures.items()])
     for name, found in figures.items():
         if found["reasons"]:

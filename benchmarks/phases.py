@@ -15,6 +15,8 @@ from deployments.plain_http import request
 from deployments.releases.views import ROLLOUT
 
 POLL_S = 0.5
+SETTLE_S = 20.0
+"""Under load before anything counts: a service that has just come up answers more slowly."""
 COLUMNS = ("stage", "seconds", "requests", "failed", "short", "p50_ms", "p99_ms")
 
 

@@ -17,7 +17,7 @@ import httpx
 
 from benchmarks.live import Live, live_service
 from benchmarks.load import Load, poisson, start
-from benchmarks.phases import COLUMNS, Phase, Rolled, Watch, noticed, worst_p99_ms
+from benchmarks.phases import COLUMNS, SETTLE_S, Phase, Rolled, Watch, noticed, worst_p99_ms
 from benchmarks.report import Floor, is_quick, print_report, print_table
 from benchmarks.worse_releases import mislabelled, raising, republish, returning_nothing, slow
 from deployments.releases.views import ROLLOUT
@@ -25,8 +25,6 @@ from pool.repository import ReleaseRepository, open_releases
 
 RATE = 60.0
 """Requests a second: what half of the users of a canary makes judgeable within seconds, and a small machine bears."""
-SETTLE_S = 20.0
-"""Under load before anything counts: a service that has just come up answers more slowly."""
 BEFORE_S, QUICK_BEFORE_S = 30.0, 8.0
 HOLD_S, QUICK_HOLD_S = 20.0, 5.0
 LONGEST_S = 240.0

@@ -24,7 +24,7 @@ import orjson
 
 from benchmarks.live import Live, live_service
 from benchmarks.load import Load, poisson, start
-from benchmarks.phases import COLUMNS, Phase, Rolled, Watch, noticed, worst_p99_ms
+from benchmarks.phases import COLUMNS, SETTLE_S, Phase, Rolled, Watch, noticed, worst_p99_ms
 from benchmarks.report import Floor, is_quick, print_report, print_table
 from deployments.cluster import Cluster
 from features.datasets import Dataset, distinct
@@ -32,8 +32,6 @@ from features.metrics import auc
 from features.schema import ITEM_ID, USER_ID
 
 RATE = 40.0
-SETTLE_S = 20.0
-"""Under load before anything counts: a service that has just come up answers more slowly."""
 BEFORE_S, QUICK_BEFORE_S = 30.0, 8.0
 USERS, QUICK_USERS = 300, 150
 ASKED = 100

@@ -167,6 +167,11 @@ def _reasons(outcomes: Outcomes, index: int) -> list[str]:
     return [f"{each['stage']}.{each['reason']}" for each in orjson.loads(body)["degraded"]] if body else []
 
 
+def columns_of(found: dict[str, Any]) -> list[str]:
+    """What of `summed_up` is a number, and so fits into a table."""
+    return [name for name, value in found.items() if isinstance(value, int | float)]
+
+
 def summed_up(trials: Trials) -> dict[str, Any]:
     """Quantiles of the worst waits, and what else happened to the requests that could have been hit."""
     p50, p99, worst = np.quantile(trials.answered_ms, (0.5, 0.99, 1.0), method="higher").tolist()

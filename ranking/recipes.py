@@ -14,6 +14,7 @@ class Schedule:
     """One training run.
 
     ``groups`` groups of up to ``group_rows`` rows make an optimiser step, cut into ``micro`` steps.
+    ``warmup_steps`` are at most a tenth of the run's.
     ``average`` is the decay of the weight average that is kept; ``negatives`` are drawn per group.
     ``context_dropout`` is the share of rows that train without their context, so that a request
     without one meets trained weights.
